@@ -1,0 +1,1 @@
+"""Workloads, the demo and the suites behind `hybridkv bench`."""

@@ -1,0 +1,1 @@
+"""Inference engines' connectors. None is part of this version."""

@@ -1,0 +1,1 @@
+"""When and how blocks move between tiers."""

@@ -1,0 +1,97 @@
+"""Arrivals: what becomes of a batch once its bytes were carried. Under the directory's lock; the lanes call it."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridkv.migration.ledger import MoveLedger
+from hybridkv.migration.movers import Cargo, Carried
+from hybridkv.tiers.directory import Directory
+from hybridkv.tiers.directory.moves import Stage, Transfer
+
+_log = logging.getLogger(__name__)
+
+_MOVED = Carried.MOVED
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """Where a worker carries its cargo: from pool to pool, by index."""
+
+    source: int
+    target: int
+
+
+class Arrivals:
+    """Ends the transfers of one leg, and gives the lanes' CPU slots back that they used."""
+
+    def __init__(
+        self, name: str, leg: Leg, directory: Directory, moves: MoveLedger, on_error: Callable[[Exception], None]
+    ) -> None:
+        """`name`: of the lane, for the log. `on_error` hears of commits that failed by a bug."""
+        self._on_error = on_error
+        self._name = name
+        self._leg = leg
+        self._directory = directory
+        self._moves = moves
+
+    def settle(self, cargo: Sequence[Cargo]) -> tuple[list[Transfer], list[Transfer]]:
+        """Commit what arrived, fail what did not: (transfers that ended, those that have a second leg)."""
+        ended: list[Transfer] = []
+        onward: list[Transfer] = []
+        arrived: list[Cargo] = []
+        for item in cargo:
+            if item.outcome is not _MOVED:
+                self._fail(item)
+                ended.append(item.transfer)
+            elif item.transfer.target != self._leg.target:
+                onward.append(item.transfer)
+            else:
+                arrived.append(item)
+        if arrived:
+            ended += self._commit(arrived)
+        self.close(ended)
+        return ended, onward
+
+    def close(self, transfers: Sequence[Transfer]) -> None:
+        """Transfers of this leg have ended, by whatever way."""
+        for transfer in transfers:
+            if transfer.via is not None:
+                self._give_back_lane_slot(transfer, transfer.via)
+        self._moves.all_ended(transfers)
+
+    def _fail(self, item: Cargo) -> None:
+        row = np.array([item.transfer.row], np.int64)
+        if item.outcome is Carried.CORRUPT:
+            self._directory.state.counters["blocks_corrupt"] += 1
+            _log.error("lane %s: a block does not have the checksum its writer sealed: removed", self._name)
+            self._directory.copies.remove(row)
+        elif item.outcome is Carried.LOST:
+            self._directory.state.counters["copies_lost"] += 1
+        self._directory.moves.fail([item.transfer], source_lost=item.outcome is Carried.LOST)
+
+    def _commit(self, arrived: list[Cargo]) -> list[Transfer]:
+        """In groups of one source, target and namespace, and so of one size: headers are published for one of them."""
+        rows = np.array([item.transfer.row for item in arrived], np.int64)
+        groups: dict[tuple[int, int, int], list[Cargo]] = {}
+        for item, space in zip(arrived, self._directory.blocks.namespace[rows].tolist(), strict=True):
+            groups.setdefault((item.transfer.source, item.transfer.target, space), []).append(item)
+        for group in groups.values():
+            self._commit_group([item.transfer for item in group], [item.target for item in group])
+        return [item.transfer for item in arrived]
+
+    def _commit_group(self, transfers: list[Transfer], places: list[int]) -> None:
+        try:
+            self._directory.moves.commit(transfers, places)
+        except Exception as error:
+            # A bug of ours. The blocks stay where they were: nobody may wait for these transfers for ever.
+            self._directory.state.counters["commits_failed"] += 1
+            self._on_error(error)
+            self._directory.moves.fail([transfer for transfer in transfers if transfer.stage is Stage.RUNNING])
+
+    def _give_back_lane_slot(self, transfer: Transfer, slot: int) -> None:
+        pool = self._leg.target if self._leg.target != transfer.target else self._leg.source
+        self._directory.state.mapped(pool).lane_slots[transfer.size].append(slot)
+        transfer.via = None

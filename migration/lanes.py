@@ -1,0 +1,297 @@
+"""Lanes: one direction between two neighbouring pools. Each has an urgent and a background worker, so that a background
+move that is slow, or held, delays no demand.
+
+A worker takes a batch of one block size, starts it under the directory's lock, carries the bytes without it, and commits
+under it. A move between pools that are no neighbours is two legs through a lane's CPU slot.
+"""
+
+import contextlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hybridkv.migration.arrivals import Arrivals, Leg
+from hybridkv.migration.inflight import InFlight
+from hybridkv.migration.ledger import MoveLedger
+from hybridkv.migration.movers import Cargo, Carried, DiskWriter, Mover
+from hybridkv.migration.speed import LaneSpeed
+from hybridkv.migration.throttle import TokenBucket
+from hybridkv.tiers.directory import Directory
+from hybridkv.tiers.directory.moves import Stage, Transfer
+from hybridkv.tiers.errors import HybridKVError
+from hybridkv.tiers.points import point
+from hybridkv.tiers.states import Priority
+
+_log = logging.getLogger(__name__)
+
+Ended = Callable[[Sequence[Transfer]], None]
+_RUNNING = Stage.RUNNING
+
+
+@dataclass(slots=True)
+class LaneRules:
+    """What bounds a lane. Shared by all lanes and changed live; read afresh for every batch."""
+
+    batch_bytes: int
+    background_batch_bytes: int
+    inflight: InFlight
+
+
+class LaneWorker:
+    """One thread of a lane. `put` and `wake` may be called under the directory's lock, and never block."""
+
+    def __init__(
+        self,
+        name: str,
+        leg: Leg,
+        mover: Mover,
+        directory: Directory,
+        moves: MoveLedger,
+        rules: LaneRules,
+        *,
+        urgent: bool,
+        hand_over: Callable[[Transfer], None],
+        ended: Ended,
+        throttle: TokenBucket | None = None,
+        gate: "threading.Lock | None" = None,
+        speed: LaneSpeed | None = None,
+    ) -> None:
+        """`hand_over` takes a transfer whose first leg is done; `ended` hears, without the lock, of those that ended.
+        `speed`: that of the lane, where workers share one."""
+        self.name = name
+        self.speed = speed or LaneSpeed()
+        self.leg = leg
+        self.mover = mover
+        self.urgent = urgent
+        self.bytes_in_flight = 0
+        self.errors = 0
+        self.failures_in_a_row = 0
+        self.last_failure = ""
+        self._directory = directory
+        self._arrivals = Arrivals(name, leg, directory, moves, self._note_failure)
+        self._rules = rules
+        self._hand_over = hand_over
+        self._ended = ended
+        self._throttle = throttle
+        self._gate = gate
+        self._queues: dict[Priority, deque[Transfer]] = {priority: deque() for priority in Priority}
+        self._wake = threading.Condition()
+        self._stirred = False
+        self._resting = False
+        self._pausing = False
+        self._closing = False
+        self.thread = threading.Thread(target=self._run, name=f"hybridkv-{name}", daemon=True)
+        self.thread.start()
+
+    def __repr__(self) -> str:
+        return f"LaneWorker({self.name}, {self.queued} queued, {self.bytes_in_flight} bytes in flight)"
+
+    @property
+    def queued(self) -> int:
+        return sum(len(queue) for queue in self._queues.values())
+
+    @property
+    def demanded_bytes(self) -> int:
+        """Bytes that go before the next demand: those in hand, and those that somebody waits for already."""
+        with self._wake:
+            return self.bytes_in_flight + sum(transfer.size for transfer in self._queues[Priority.DEMAND])
+
+    @property
+    def idle(self) -> bool:
+        """Nothing in hand, and nothing new to look at: what is queued cannot begin now."""
+        with self._wake:
+            return (self._resting and not self._stirred) or (self._pausing and not self.queued)
+
+    @property
+    def pacing(self) -> TokenBucket | None:
+        """What caps this worker's bytes a second; None for one that is not capped."""
+        return None if self.urgent else self._throttle
+
+    # ------------------------------------------------------------------------------------------------ in
+
+    def put(self, *transfers: Transfer) -> None:
+        """Queue transfers for this leg."""
+        with self._wake:
+            for transfer in transfers:
+                self._queues[transfer.priority].append(transfer)
+            self._stirred = True
+            self._wake.notify()
+
+    def withdraw(self, transfer: Transfer) -> bool:
+        """Take a queued transfer out again; False when it is not queued here (any more)."""
+        with self._wake:
+            queued = self._queues[transfer.priority]
+            if transfer in queued:
+                queued.remove(transfer)
+                return True
+            return False
+
+    def wake(self) -> None:
+        """Look again: a lane slot may be free, or copies wait to be deleted."""
+        with self._wake:
+            self._stirred = True
+            self._wake.notify()
+
+    def close(self) -> None:
+        """Finish the batch in hand, give up the rest."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        self.thread.join(timeout=30)
+        self.mover.close()
+
+    # ------------------------------------------------------------------------------------------------ loop
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                self._resting = True
+                self._wake.wait_for(lambda: self._stirred or self._closing)
+                self._resting = self._stirred = False
+                if self._closing:
+                    return
+            try:
+                while not self._closing and self._work():
+                    pass
+            except Exception as error:
+                # A lane never dies of one batch: what was in hand has been failed by then, the next is tried.
+                self._note_failure(error)
+
+    def _note_failure(self, error: Exception) -> None:
+        """Count it, and log the first of a row in full: a lane that fails every round must not fill the disk."""
+        self.errors += 1
+        self.failures_in_a_row += 1
+        self.last_failure = f"{type(error).__name__}: {error}"
+        if self.failures_in_a_row == 1:
+            _log.exception("lane %s: unexpected error", self.name)
+
+    def _work(self) -> bool:
+        """Carry one batch; False when there was none."""
+        failures = self.failures_in_a_row
+        if isinstance(self.mover, DiskWriter):
+            self._tend(self.mover)
+        self._pace()
+        started, ended = self._start_batch()
+        if ended:
+            self._ended(ended)
+        if not started:
+            return bool(ended)
+        try:
+            point("move.before_copy")
+            self._carry(started)
+            point("move.copied")
+        finally:
+            self._rules.inflight.remove(self.bytes_in_flight)
+            self.bytes_in_flight = 0
+            self._finish(started)
+        if self.failures_in_a_row == failures:
+            self.failures_in_a_row = 0
+        return True
+
+    def _tend(self, writer: DiskWriter) -> None:
+        try:
+            writer.tend()
+        except HybridKVError as error:
+            self.errors += 1
+            _log.warning("lane %s: deleting dropped blocks failed: %s", self.name, error)
+
+    def _carry(self, cargo: list[Cargo]) -> None:
+        try:
+            with self._gate or contextlib.nullcontext():
+                clock = self._directory.state.clock
+                began_at = clock.now()
+                self.mover.carry(cargo)
+                ended_at = clock.now()
+            moved = sum(item.transfer.size for item in cargo if item.outcome is Carried.MOVED)
+            self.speed.note(moved, ended_at - began_at, ended_at)
+        except HybridKVError as error:
+            self.errors += 1
+            self._directory.state.counters["lane_errors"] += 1
+            _log.warning("lane %s: a batch of %d failed: %s", self.name, len(cargo), error)
+
+    def _pace(self) -> None:
+        """Background copies on host memory keep to the cap: wait for what was copied beyond it, before the next batch
+        begins, so that what somebody asks for meanwhile is still queued and can go another way."""
+        if self.pacing is None or not self.queued:
+            return
+        with self._directory.lock:
+            delay_s = self.pacing.take(0, self._directory.state.clock.now())
+        with self._wake:
+            self._pausing = True
+            self._wake.wait_for(lambda: self._closing, timeout=delay_s)
+            self._pausing = False
+
+    # ------------------------------------------------------------------------------------------------ batches
+
+    def _start_batch(self) -> tuple[list[Cargo], list[Transfer]]:
+        """Take and start the next batch: (what is to be carried, what ended because nobody wants it any more)."""
+        limit = self._rules.batch_bytes if self.urgent else self._rules.background_batch_bytes
+        with self._directory.lock:
+            taken = self._take(limit)
+            ended = self._directory.moves.start_all([t for t in taken if t.stage is not _RUNNING])
+            self._arrivals.close(ended)
+            started = [self._cargo(transfer) for transfer in taken if transfer.stage is _RUNNING]
+            self.bytes_in_flight = sum(cargo.transfer.size for cargo in started)
+            self._rules.inflight.add(self.bytes_in_flight)
+            if self.pacing is not None:
+                self.pacing.take(self.bytes_in_flight, self._directory.state.clock.now())
+        return started, ended
+
+    def _take(self, limit: int) -> list[Transfer]:
+        """Transfers of one size up to `limit` bytes (at least one), urgent first; those that lack a lane slot stay, and
+        so do those that nobody waits for while too many bytes are in flight."""
+        taken: list[Transfer] = []
+        with self._wake:
+            for priority, queue in self._queues.items():
+                if queue:
+                    self._take_from(queue, priority is Priority.DEMAND, limit, taken)
+        return taken
+
+    def _take_from(self, queue: deque[Transfer], demanded: bool, limit: int, taken: list[Transfer]) -> None:
+        fits, direct = self._rules.inflight.fits, self.leg.target
+        free = demanded or fits(max(limit, queue[0].size), self.wake)
+        size = taken[0].size if taken else 0
+        nbytes = len(taken) * size
+        kept: list[Transfer] = []
+        while queue and (not size or nbytes + size <= limit):
+            transfer = queue[0]
+            if size and transfer.size != size:
+                break
+            if not (free or fits(nbytes + transfer.size, self.wake)):
+                break
+            queue.popleft()
+            if transfer.target == direct or self._has_place(transfer):
+                taken.append(transfer)
+                size = transfer.size
+                nbytes += size
+            else:
+                kept.append(transfer)
+        queue.extendleft(reversed(kept))
+
+    def _has_place(self, transfer: Transfer) -> bool:
+        """A first leg that does not end in the target needs a lane's CPU slot; take one."""
+        if transfer.via is not None:
+            return True
+        free = self._directory.state.mapped(self.leg.target).lane_slots.get(transfer.size)
+        if not free:
+            return False
+        transfer.via = free.pop()
+        return True
+
+    def _cargo(self, transfer: Transfer) -> Cargo:
+        source = transfer.source_slot if self.leg.source == transfer.source else transfer.via
+        target = transfer.target_slot if self.leg.target == transfer.target else transfer.via
+        assert source is not None
+        assert target is not None
+        return Cargo(transfer, source, target)
+
+    def _finish(self, cargo: list[Cargo]) -> None:
+        """Commit what arrived, fail what did not, hand over what has a second leg."""
+        with self._directory.lock:
+            ended, onward = self._arrivals.settle(cargo)
+        for transfer in onward:
+            self._hand_over(transfer)
+        if ended:
+            self._ended(ended)

@@ -1,0 +1,36 @@
+"""First in, first out."""
+
+from collections.abc import Iterator
+
+from hybridkv.migration.policies.lists import RowLists
+from hybridkv.tiers.replacement import Rows
+
+
+class Fifo:
+    """A `Policy`: the row that came first goes first, used or not. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._lists = RowLists()
+
+    def inserted(self, rows: Rows, now: float) -> None:
+        self._lists.require_new(rows)
+        self._lists.append(rows, 0)
+
+    def touched(self, rows: Rows, now: float) -> None:
+        self._lists.require_held(rows)
+
+    def removed(self, rows: Rows) -> None:
+        self._lists.require_held(rows)
+        self._lists.remove(rows)
+
+    def scan(self) -> Iterator[Rows]:
+        return (rows for rows, _ in self._lists.scan(0))
+
+    def __len__(self) -> int:
+        return len(self._lists)
+
+    def __repr__(self) -> str:
+        return f"Fifo({self._lists!r})"
+
+    def check(self) -> list[str]:
+        return self._lists.check()

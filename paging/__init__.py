@@ -1,0 +1,1 @@
+"""Sequences: paged address spaces over blocks. The `Sequences` service is not part of this version."""

@@ -1,0 +1,135 @@
+"""What the commands print: rich tables for people, JSON for scripts."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from hybridkv.service.config import value_text
+
+if TYPE_CHECKING:
+    from hybridkv.service.admin_client import ConfigUpdated
+
+_TIER_COLUMNS = {
+    "used_bytes": "used",
+    "capacity_bytes": "capacity",
+    "blocks": "blocks",
+    "leased_blocks": "leased",
+    "reserved_bytes": "reserved",
+    "quarantined_bytes": "quarantined",
+}
+_LANE_COLUMNS = {"queued": "queued", "bytes_in_flight": "in flight", "errors": "errors"}
+_HOLDS = ("sessions", "leases", "reservations", "requests", "waiting_calls")
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def output() -> Console:
+    """The terminal; in a pipe or a file wide enough that no value is cut."""
+    console = Console()
+    return console if console.is_terminal else Console(width=max(200, console.width))
+
+
+def print_json(value: object) -> None:
+    """One JSON document on stdout."""
+    json.dump(value, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+def print_stats(stats: Mapping[str, Any]) -> None:
+    """The figures most asked for; `--json` has them all."""
+    console = output()
+    console.print(_headline(stats))
+    console.print(_rows("tier", stats.get("tiers", {}), _TIER_COLUMNS))
+    console.print(_served(stats))
+    if moves := stats.get("moves"):
+        console.print(_moves(moves))
+    console.print(_rows("lane", stats.get("lanes", {}), _LANE_COLUMNS))
+    for component, reason in _unwell(stats.get("health", {})):
+        console.print(f"[bold red]{component}[/]: {reason}")
+
+
+def print_violations(violations: Sequence[str]) -> None:
+    """One line each, or that there is none."""
+    if not violations:
+        print("all laws hold")
+    for violation in violations:
+        print(violation)
+
+
+def print_config(values: Mapping[str, object], sources: Mapping[str, str]) -> None:
+    """Key, value and source of every key."""
+    table = _table("key", "value", "from")
+    for key, value in values.items():
+        table.add_row(key, value_text(key, value), sources[key])
+    output().print(table)
+
+
+def print_update(update: "ConfigUpdated") -> None:
+    """What changed, and the versions."""
+    for key, (before, after) in update.changed.items():
+        print(f"{key} = {value_text(key, after)} (was {value_text(key, before)})")
+    same = "nothing changed: " if not update.changed else ""
+    print(f"{same}config version {update.version} (was {update.previous_version})")
+
+
+def update_tree(update: "ConfigUpdated") -> dict[str, Any]:
+    """For JSON."""
+    changed = {key: {"before": before, "after": after} for key, (before, after) in update.changed.items()}
+    return {"version": update.version, "previous_version": update.previous_version, "changed": changed}
+
+
+def size_text(nbytes: float) -> str:
+    """Three digits and a binary unit."""
+    size, unit = float(nbytes), 0
+    while abs(size) >= 1024 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{int(size)} {_UNITS[0]}" if unit == 0 else f"{size:.3g} {_UNITS[unit]}"
+
+
+def _headline(stats: Mapping[str, Any]) -> str:
+    holds = ", ".join(f"{stats[name]} {name}" for name in _HOLDS if name in stats)
+    return f"hybridkv {stats.get('version', '?')}, up {stats.get('uptime_s', 0):.0f} s: {holds.replace('_', ' ')}"
+
+
+def _served(stats: Mapping[str, Any]) -> str:
+    """Hits by tier and misses, as shares of the keys that were acquired."""
+    counts = {f"{tier} hits": count for tier, count in stats.get("hits", {}).items()}
+    counts["misses"] = stats.get("outcomes", {}).get("miss", 0)
+    total = sum(counts.values())
+    shown = ", ".join(f"{name} {count:,} ({count / total:.1%})" for name, count in counts.items() if total)
+    return f"keys acquired: {total:,}" + (f": {shown}" if shown else "")
+
+
+def _rows(label: str, figures: Mapping[str, Mapping[str, Any]], columns: Mapping[str, str]) -> Table:
+    table = _table(label, *columns.values())
+    for name, row in figures.items():
+        table.add_row(name, *(_cell(field, row.get(field)) for field in columns))
+    return table
+
+
+def _moves(moves: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table("from", "to", "reason", "outcome", "count", "bytes")
+    for move in moves:
+        texts = (str(move.get(name) or "–") for name in ("from", "to", "reason", "outcome"))
+        table.add_row(*texts, f"{move['count']:,}", size_text(move["bytes"]))
+    return table
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(first, box=None, header_style="bold")
+    for name in others:
+        table.add_column(name, justify="left" if name in ("to", "reason", "outcome", "value", "from") else "right")
+    return table
+
+
+def _cell(field: str, value: Any) -> str:
+    if value is None:
+        return "–"
+    return size_text(value) if "bytes" in field else f"{value:,}"
+
+
+def _unwell(health: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
+    return [(name, str(state["reason"])) for name, state in health.items() if not state["ok"]]

@@ -1,0 +1,170 @@
+"""`KV`: the client's handle, the same over a daemon and over a host in this process."""
+
+import itertools
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from hybridkv.service.client.core import Budget, Found, batches, prefix_of, tier_of
+from hybridkv.service.client.link import Attachment, EpochChanged, Link
+from hybridkv.service.client.verbs import KeysLike, Request, TierLike, Verbs
+from hybridkv.tiers.hints import Hints, Importance
+from hybridkv.tiers.keys import Keys, chain
+from hybridkv.tiers.namespace import Namespace
+
+
+class KV(Verbs):
+    """A handle on the blocks of one namespace. Thread-safe; a context manager that detaches at its end.
+
+    When the daemon is lost, the next call attaches to the one that is there, within its deadline; leases and
+    reservations of the old session are dead then (`valid` is False, their blocks raise ExpiredError). In a forked
+    child the handle attaches anew, and what the parent holds is dead there.
+    Every call ends within its own `timeout_s` and the handle's, or raises DeadlineExceededError or UnavailableError.
+    """
+
+    def __init__(
+        self,
+        space: Namespace,
+        link: Link,
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
+        """Made by `connect` and `open`."""
+        super().__init__(space, link, None)
+        self._on_close = on_close
+        self._request_ids = itertools.count(1)
+
+    # -------------------------------------------------------------------------------------------------- who and where
+
+    @property
+    def session(self) -> int:
+        """The number of the session now; attaches when there is none."""
+        return self._attachment().attached.session
+
+    @property
+    def epoch(self) -> int:
+        """The daemon's epoch; another daemon process has another."""
+        return self._attachment().attached.epoch
+
+    @property
+    def epoch_changes(self) -> int:
+        """How often this handle found another daemon than before."""
+        return self._link.epoch_changes
+
+    @property
+    def on_epoch_change(self) -> EpochChanged | None:
+        """Called with (old, new) epoch by the thread whose call found another daemon, before that call goes on."""
+        return self._link.on_epoch_change
+
+    @on_epoch_change.setter
+    def on_epoch_change(self, callback: EpochChanged | None) -> None:
+        self._link.on_epoch_change = callback
+
+    @property
+    def mapped(self) -> bool:
+        """Whether blocks are read and written in place; otherwise they are copied over streams."""
+        return self._attachment().memory is not None
+
+    @property
+    def unmapped_reason(self) -> str:
+        """Why nothing is mapped; empty when it is."""
+        return self._attachment().transport.unmapped_reason
+
+    @property
+    def draining(self) -> bool:
+        """Whether the daemon said that it is about to stop."""
+        return self._attachment().transport.draining
+
+    def _attachment(self) -> Attachment:
+        return self._link.current(Budget(0.0, self._link.timeout_s))
+
+    # -------------------------------------------------------------------------------------------------------- verbs
+
+    def keys(self, tokens: Any, parent: bytes | None = None) -> Keys:
+        """The chain of keys of the full blocks of `tokens`; `parent` is the key before them. See `tiers.keys.chain`."""
+        return chain(self.space, tokens, parent)
+
+    def lookup(self, keys: KeysLike) -> Found:
+        """What is where now. Promises nothing: to read, acquire. Any number of keys."""
+        wanted = self._keys(keys)
+
+        def call(attachment: Attachment, budget: Budget) -> Found:
+            limit = attachment.attached.limits.keys_per_call_count
+            replies = [
+                attachment.transport.lookup(part, timeout_s=budget.left_s()) for _, part in batches(wanted, limit)
+            ]
+            states = np.concatenate([reply.states for reply in replies])
+            return Found(prefix_of(states), states, np.concatenate([reply.tiers for reply in replies]))
+
+        return self._link.run(call)
+
+    def request(
+        self,
+        *,
+        priority: Importance | int | None = None,
+        expected_next_use_s: float | None = None,
+        request_class: int | None = None,
+    ) -> Request:
+        """A request: `acquire`, `read` and `reserve` in it are protected until its end and touched together then.
+
+        The hints are advice about its blocks after its end: see `tiers.hints.Hints`. Raises InvalidArgumentError.
+        """
+        hints = Hints(priority, expected_next_use_s, request_class)  # type: ignore[arg-type]  # checked there
+        return Request(self.space, self._link, next(self._request_ids), hints)
+
+    def prefetch(
+        self, keys: KeysLike, tier: TierLike = "cpu", device: int | None = None, deadline_s: float | None = None
+    ) -> int:
+        """Start bringing blocks up to `tier`; how many moves that started. Any number of keys.
+
+        What has not begun to move after `deadline_s` is given up. A prefetch never delays what somebody waits for.
+        """
+        wanted = tier_of(tier)
+        return self._counted(
+            keys,
+            lambda attachment, part, left_s: attachment.transport.prefetch(
+                part, tier=wanted, device=device, deadline_s=deadline_s, timeout_s=left_s
+            ),
+        )
+
+    def touch(self, keys: KeysLike) -> int:
+        """Note an access to each block; how many there were. Any number of keys."""
+        return self._counted(keys, lambda attachment, part, left_s: attachment.transport.touch(part, timeout_s=left_s))
+
+    def remove(self, keys: KeysLike) -> int:
+        """Drop blocks from every tier; how many there were. Any number of keys."""
+        return self._counted(keys, lambda attachment, part, left_s: attachment.transport.remove(part, timeout_s=left_s))
+
+    def stats(self) -> dict[str, Any]:
+        """The daemon's figures: what `hybridkv stats --json` prints."""
+        return self._link.run(lambda attachment, budget: attachment.transport.stats(timeout_s=budget.left_s()))
+
+    def close(self) -> None:
+        """Detach: everything this handle holds ends at once, so nobody may still write to a slot. May be repeated."""
+        self._link.close()
+        if self._on_close is not None:
+            on_close, self._on_close = self._on_close, None
+            on_close()
+
+    def _counted(self, keys: KeysLike, verb: Callable[[Attachment, Keys, float], int]) -> int:
+        """Run `verb` in batches and add up; batches that were answered are not repeated when the daemon is lost."""
+        wanted, done, total = self._keys(keys), 0, 0
+
+        def call(attachment: Attachment, budget: Budget) -> None:
+            nonlocal done, total
+            for chosen, part in batches(wanted[done:], attachment.attached.limits.keys_per_call_count):
+                total += verb(attachment, part, budget.left_s())
+                done += chosen.stop - chosen.start
+
+        self._link.run(call)
+        return total
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"KV({self.space.model}, rank {self.space.rank}/{self.space.world}, {self._link!r})"

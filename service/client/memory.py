@@ -1,0 +1,159 @@
+"""The memory that a session has mapped: where a slot's bytes are, and whether they still are what was acquired."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from hybridkv.service.client.devices import Devices
+from hybridkv.service.client.outputs import Rows
+from hybridkv.service.replies import PoolInfo
+from hybridkv.tiers.device.base import Event
+from hybridkv.tiers.device.views import tensor_of
+from hybridkv.tiers.errors import FailedPreconditionError
+from hybridkv.tiers.header_reader import HeaderReader
+from hybridkv.tiers.states import Tier
+
+if TYPE_CHECKING:
+    import torch
+
+Bytes = npt.NDArray[np.uint8]
+Events = Sequence[tuple[int, bytes | Event]]
+"""(pool, event) of the device pools that a call gives slots up in."""
+
+
+class Mapped(Protocol):
+    """Mapped pools, by index. `headers` knows those of device memory, too."""
+
+    @property
+    def pools(self) -> tuple[int, ...]: ...
+    def readable(self, pool: int) -> Bytes: ...
+    def writable(self, pool: int) -> Bytes: ...
+    def headers(self, pool: int) -> HeaderReader: ...
+    def close(self) -> None: ...
+
+
+class Memory:
+    """Blocks by slot. Thread-safe; arrays and tensors keep their mapping alive, whatever becomes of the session.
+
+    Reading goes through a read-only mapping: a stray write into a sealed block faults.
+    """
+
+    def __init__(
+        self, mapped: Mapped, pools: tuple[PoolInfo, ...], block_bytes: int, devices: Devices | None = None
+    ) -> None:
+        self._mapped = mapped
+        self._block_bytes = block_bytes
+        self._devices = devices
+        self._on_device = {pool.index: pool.device for pool in pools if pool.tier is Tier.GPU}
+        for pool in mapped.pools:
+            self._on_device.pop(pool, None)
+
+    def tier_for(self, asked: Tier | None) -> Tier | None:
+        """See `place_for`."""
+        return self.place_for(asked, None)[0]
+
+    def place_for(self, asked: Tier | None, device: int | None) -> tuple[Tier | None, int | None]:
+        """The tier and device to ask the daemon for.
+
+        Without a wish any tier, but CPU where a device's pool is out of reach, or torch is not in use here: device
+        memory is not taken by accident. The GPU tier: a device within reach, if not all are.
+        Raises FailedPreconditionError when there is none.
+        """
+        if not self._on_device or asked not in (None, Tier.GPU):
+            return asked, device
+        if asked is None and "torch" not in sys.modules:
+            return Tier.CPU, device
+        wanted = {pool for pool, number in self._on_device.items() if device in (None, number)}
+        missing = {pool: why for pool in wanted if (why := self._why_not(pool)) is not None}
+        if not missing:
+            return asked, device
+        if asked is None:
+            return Tier.CPU, device
+        near = sorted(wanted - missing.keys())
+        if not near:
+            why = next(iter(missing.values()))
+            raise FailedPreconditionError(f"tier: the daemon's device memory is out of reach here ({why}); ask for cpu")
+        return asked, self._on_device[near[0]]
+
+    def _why_not(self, pool: int) -> str | None:
+        if self._devices is None or pool not in self._devices.pools:
+            return "it was not handed over"
+        return self._devices.why_not(pool)
+
+    def on_device(self, slot: Any) -> bool:
+        """Whether the slot lies in device memory, which has tensors and no arrays."""
+        return int(slot["pool"]) in self._on_device
+
+    def tensor(self, slot: Any, *, writable: bool = False) -> "torch.Tensor":
+        """The slot as torch.uint8 [block_bytes], no copy. On a device nothing keeps a stray write out."""
+        if self.on_device(slot):
+            return self._view(int(slot["pool"]), int(slot["offset"]))
+        return tensor_of(self.writable_block(slot) if writable else self.block(slot))
+
+    def events(self, pools: Iterable[int]) -> Events:
+        """An event for each of these device pools, behind what the calling thread's current streams were given."""
+        return [] if self._devices is None else [(pool, self._devices.record(pool)) for pool in sorted(pools)]
+
+    def _view(self, pool: int, offset: int) -> "torch.Tensor":
+        if self._devices is None:
+            raise FailedPreconditionError(f"pool {pool}: its device memory was not handed over")
+        return self._devices.view(pool, offset, self._block_bytes)
+
+    def block(self, slot: Any) -> Bytes:
+        """The slot's bytes, read-only [block_bytes], no copy. Raises FailedPreconditionError for device memory."""
+        return self._range(self._mapped.readable(int(slot["pool"])), slot)
+
+    def writable_block(self, slot: Any) -> Bytes:
+        """The bytes of a slot that is reserved for us, writable."""
+        return self._range(self._mapped.writable(int(slot["pool"])), slot)
+
+    def valid(self, slots: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Which translations hold now, by generation and extent epoch; one aligned load each, no call."""
+        if len(slots) == 0:
+            return np.ones(0, np.bool_)
+        valid = np.zeros(len(slots), np.bool_)
+        for pool in np.unique(slots["pool"]):
+            chosen = slots["pool"] == pool
+            valid[chosen] = self._mapped.headers(int(pool)).valid_slots(slots[chosen])
+        return valid
+
+    def copy(self, slots: npt.NDArray[Any], rows: npt.NDArray[np.int64], out: Rows) -> npt.NDArray[np.bool_]:
+        """Copy the blocks of `slots` to `rows` of `out`; True where the block stayed in its slot all the while.
+
+        A row that answers False holds anything.
+        """
+        for pool in np.unique(slots["pool"]).tolist():
+            chosen = np.flatnonzero(slots["pool"] == pool)
+            offsets = slots["offset"][chosen].astype(np.int64)
+            if pool in self._on_device:
+                self._copy_from_device(pool, offsets, rows[chosen], out)
+            else:
+                out.fill(self._mapped.readable(pool), offsets, rows[chosen])
+        return self.valid(slots)
+
+    def _copy_from_device(self, pool: int, offsets: npt.NDArray[np.int64], rows: Any, out: Rows) -> None:
+        for offset, row in zip(offsets.tolist(), rows.tolist(), strict=True):
+            out.put_tensor(row, self._view(pool, offset))
+        if self._devices is not None:
+            self._devices.synchronize(pool)  # the generation says what was copied only once it has been copied
+
+    def let_go(self, timeout_s: float) -> bool:
+        """Whether no device touches the daemon's memory for us any more: see `Devices.let_go`. To be called before the
+        session ends by a goodbye, which says just that."""
+        return self._devices is None or self._devices.let_go(timeout_s)
+
+    def close(self) -> None:
+        """Let go of the mappings; each is unmapped when its last view is gone."""
+        if self._devices is not None:
+            self._devices.close()
+        self._mapped.close()
+
+    def _range(self, memory: Bytes, slot: Any) -> Bytes:
+        offset = int(slot["offset"])
+        block = memory[offset : offset + self._block_bytes]
+        if len(block) != self._block_bytes:
+            raise FailedPreconditionError(f"slot at {offset}: {self._block_bytes} bytes leave the mapped memory")
+        return block

@@ -1,0 +1,71 @@
+"""Copying reads: leased without views, copied, and every slot's generation asked again afterwards."""
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from hybridkv.service.client.core import Budget, States
+from hybridkv.service.client.lease import Wish, ask, chosen_keys, read_stream
+from hybridkv.service.client.link import Attachment
+from hybridkv.service.client.memory import Memory
+from hybridkv.service.client.outputs import Rows
+from hybridkv.service.client.transport import Indices, LostError
+from hybridkv.tiers.errors import ExpiredError, NotFoundError
+from hybridkv.tiers.states import Outcome
+
+
+def read_batch(attachment: Attachment, wish: Wish, budget: Budget, target: Rows, first_row: int) -> States:
+    """Read the keys of one call into `target` from `first_row` on; an Outcome per key.
+
+    What was revoked during its copy is read once more under a lease with views, which is not revoked.
+    """
+    if attachment.memory is None:
+        return _streamed(attachment, wish, budget, target, first_row)
+    rows = np.arange(first_row, first_row + len(wish.keys))
+    states = _copied(attachment, attachment.memory, wish, budget, target, rows)
+    revoked = np.flatnonzero(states == _REVOKED)
+    if len(revoked):
+        again = replace(wish, keys=chosen_keys(wish.keys, revoked), views=True)
+        states[revoked] = _copied(attachment, attachment.memory, again, budget, target, rows[revoked])
+        states[states == _REVOKED] = Outcome.MISS
+    return states
+
+
+_REVOKED = 0  # no Outcome: copied, but the slot had changed
+
+
+def _copied(attachment: Attachment, memory: Memory, wish: Wish, budget: Budget, target: Rows, rows: Indices) -> States:
+    """One Acquire, the copy, the check, one Release."""
+    reply = ask(attachment, wish, budget)
+    states = reply.states
+    try:
+        hits = np.flatnonzero(states == Outcome.HIT)
+        unchanged = memory.copy(reply.slots[hits], rows[hits], target)
+        states[hits[~unchanged]] = _REVOKED
+    finally:
+        if reply.lease:
+            _release(attachment, reply.lease, budget)
+    return states
+
+
+def _release(attachment: Attachment, lease: int, budget: Budget) -> None:
+    """The copies are made and checked: that the lease is gone by now is no loss."""
+    try:
+        attachment.transport.release(lease, timeout_s=max(budget.left_s(), 1.0))
+    except (LostError, NotFoundError, ExpiredError):
+        return
+
+
+def _streamed(attachment: Attachment, wish: Wish, budget: Budget, target: Rows, first_row: int) -> States:
+    """Blocks are put into their rows once they are whole."""
+    block_bytes = attachment.attached.block_bytes
+    blocks: dict[int, npt.NDArray[np.uint8]] = {}
+
+    def row_of(i: int) -> npt.NDArray[np.uint8]:
+        return blocks.setdefault(i, np.empty(block_bytes, np.uint8))
+
+    states = read_stream(attachment, wish.keys, row_of, budget, wish)
+    for i, block in blocks.items():
+        target.put(first_row + i, block)
+    return states

@@ -1,0 +1,85 @@
+"""hybridkv: the memory manager for LLM KV caches.
+
+The public names are imported when they are first used: `import hybridkv` itself is light.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from hybridkv.version import __version__
+
+if TYPE_CHECKING:
+    from hybridkv.service.client import KV, Found, Lease, Request, Reservation, connect, open
+    from hybridkv.service.config import Config, load_config
+    from hybridkv.tiers.errors import (
+        DeadlineExceededError,
+        ExpiredError,
+        FailedPreconditionError,
+        ForeignHoldError,
+        HybridKVError,
+        InternalError,
+        InvalidArgumentError,
+        LawViolationError,
+        NamespaceMismatchError,
+        NotFoundError,
+        ResourceExhaustedError,
+        UnavailableError,
+    )
+    from hybridkv.tiers.keys import Keys
+    from hybridkv.tiers.layout import BlockLayout
+    from hybridkv.tiers.namespace import Namespace
+    from hybridkv.tiers.states import Outcome, ReserveOutcome, SealOutcome, Tier
+
+__all__ = [
+    "KV",
+    "BlockLayout",
+    "Config",
+    "DeadlineExceededError",
+    "ExpiredError",
+    "FailedPreconditionError",
+    "ForeignHoldError",
+    "Found",
+    "HybridKVError",
+    "InternalError",
+    "InvalidArgumentError",
+    "Keys",
+    "LawViolationError",
+    "Lease",
+    "Namespace",
+    "NamespaceMismatchError",
+    "NotFoundError",
+    "Outcome",
+    "Request",
+    "Reservation",
+    "ReserveOutcome",
+    "ResourceExhaustedError",
+    "SealOutcome",
+    "Tier",
+    "UnavailableError",
+    "__version__",
+    "connect",
+    "load_config",
+    "open",
+]
+
+_HOMES = {
+    "hybridkv.service.client": ("KV", "Found", "Lease", "Request", "Reservation", "connect", "open"),
+    "hybridkv.service.config": ("Config", "load_config"),
+    "hybridkv.tiers.keys": ("Keys",),
+    "hybridkv.tiers.layout": ("BlockLayout",),
+    "hybridkv.tiers.namespace": ("Namespace",),
+    "hybridkv.tiers.states": ("Outcome", "ReserveOutcome", "SealOutcome", "Tier"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME_OF.get(name, "hybridkv.tiers.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,249 @@
+"""One pool's side of the directory: room, slots in use, the policy that orders its blocks, and its headers.
+
+`MappedBook` keeps slots of memory that workers map, `DiskBook` keeps pages. No lock and no I/O in either.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridkv.tiers.extents import ExtentTable, SlotUse
+from hybridkv.tiers.headers import HeaderRegion
+from hybridkv.tiers.pools import SLOT_DTYPE, PoolId
+from hybridkv.tiers.replacement import Policy, Rows
+
+Slots = NDArray[np.int64]
+
+
+class Book(Protocol):
+    """What the directory asks of a pool. `size` is a block size in bytes; slots are int64 arrays."""
+
+    id: PoolId
+    index: int
+    policy: Policy
+    capacity_bytes: int
+
+    @property
+    def used_bytes(self) -> int: ...
+    def capacity_slots(self, size: int) -> int: ...
+    def free_slots(self, size: int) -> int: ...
+    def take(self, size: int, rows: Rows, use: SlotUse) -> Slots: ...
+    def settle(self, size: int, rows: Rows, slots: Slots) -> None: ...
+    def give(self, size: int, slots: Slots, use: SlotUse) -> None: ...
+    def check(self) -> list[str]: ...
+
+
+class MappedBook:
+    """A pool of slots in memory (CPU or GPU). `headers` is None where workers cannot see translations."""
+
+    def __init__(
+        self, pool: PoolId, index: int, table: ExtentTable, policy: Policy, headers: HeaderRegion | None = None
+    ) -> None:
+        self.id = pool
+        self.index = index
+        self.table = table
+        self.policy = policy
+        self.headers = headers
+        self.capacity_bytes = table.capacity_bytes
+        self.lane_slots: dict[int, list[int]] = {}
+        """Free slots that belong to the lanes, by block size; outside the watermarks."""
+        self.lane_slots_owned: dict[int, int] = {}
+        self._haunted: dict[int, int] = {}
+
+    def __repr__(self) -> str:
+        return f"MappedBook({self.id}, {self.table!r})"
+
+    @property
+    def used_bytes(self) -> int:
+        return self.table.used_bytes
+
+    def capacity_slots(self, size: int) -> int:
+        return self.table.capacity_slots(size) - self.lane_slots_owned.get(size, 0)
+
+    def free_slots(self, size: int) -> int:
+        return self.table.free_slots(size)
+
+    def take(self, size: int, rows: Rows, use: SlotUse) -> Slots:
+        """Slots for the first of `rows` that fit."""
+        return self.table.take(size, rows, use)
+
+    def settle(self, size: int, rows: Rows, slots: Slots) -> None:
+        """Taken slots now hold the sealed blocks `rows`."""
+        del size
+        self.table.set_use(slots, SlotUse.RESIDENT, rows)
+
+    def give(self, size: int, slots: Slots, use: SlotUse) -> None:
+        """Slots are no longer needed: free, or in quarantine while a lapsed holder may still touch them."""
+        del size, use
+        if self._haunted:
+            haunted = np.fromiter((slot in self._haunted for slot in slots.tolist()), np.bool_, len(slots))
+            self.table.set_use(slots[haunted], SlotUse.QUARANTINED)
+            slots = slots[~haunted]
+        self.table.give(slots)
+
+    def resize(self, capacity_bytes: int) -> list[int]:
+        """See `ExtentTable.resize`."""
+        leaving = self.table.resize(capacity_bytes)
+        self.capacity_bytes = capacity_bytes
+        return leaving
+
+    # ------------------------------------------------------------------------------------------------ quarantine
+
+    def haunt(self, slots: Sequence[int]) -> None:
+        """A holder of these slots lapsed but may still touch them: they are not used again before `release`."""
+        for slot in slots:
+            self._haunted[slot] = self._haunted.get(slot, 0) + 1
+
+    def release(self, slots: Sequence[int]) -> None:
+        """One lapsed holder of each slot confirmed, or is proved gone."""
+        freed = []
+        for slot in slots:
+            left = self._haunted[slot] - 1
+            if left:
+                self._haunted[slot] = left
+                continue
+            del self._haunted[slot]
+            if self.table.use_of(slot) is SlotUse.QUARANTINED:
+                freed.append(slot)
+        self.table.give(np.array(freed, np.int64))
+
+    @property
+    def haunted_slots(self) -> dict[int, int]:
+        """Lapsed holders by slot. Not to be changed."""
+        return self._haunted
+
+    # ------------------------------------------------------------------------------------------------ lanes
+
+    def own_lane_slots(self, size: int, want: int) -> int:
+        """Take free slots for the lanes until they own `want` of this size: how many they own now."""
+        missing = want - self.lane_slots_owned.get(size, 0)
+        if missing > 0:
+            taken = self.table.take(size, np.full(missing, -1, np.int64), SlotUse.LANE).tolist()
+            self.lane_slots.setdefault(size, []).extend(taken)
+            self.lane_slots_owned[size] = self.lane_slots_owned.get(size, 0) + len(taken)
+        return self.lane_slots_owned.get(size, 0)
+
+    def disown_lane_slots(self, size: int) -> None:
+        """The lanes need none of this size any more; all of them are free."""
+        self.table.give(np.array(self.lane_slots.pop(size, []), np.int64))
+        self.lane_slots_owned.pop(size, None)
+
+    # ------------------------------------------------------------------------------------------------ translations
+
+    def translations(self, slots: Slots) -> NDArray[np.void]:
+        """What a worker is told about the slots: SLOT_DTYPE [n]."""
+        told = np.zeros(len(slots), SLOT_DTYPE)
+        if not len(slots):
+            return told
+        extents = self.table.extents_of(slots)
+        indices = self.table.header_indices(slots)
+        told["offset"] = slots
+        told["header"] = indices
+        told["extent"] = extents
+        told["pool"] = self.index
+        if self.headers is not None:
+            told["generation"] = self.headers.generations(indices)
+            told["extent_epoch"] = self.headers.extents["epoch"][extents]
+        return told
+
+    def check(self) -> list[str]:
+        found = [f"{self.id}: {line}" for line in (*self.table.check(), *self.policy.check())]
+        for size, owned in self.lane_slots_owned.items():
+            if owned < len(self.lane_slots[size]):
+                found.append(f"law 2: {self.id}: more lane slots of {size} bytes are free than there are")
+        lanes = sum(size * owned for size, owned in self.lane_slots_owned.items())
+        if lanes != self.table.bytes_by_use[SlotUse.LANE]:
+            found.append(
+                f"law 2: {self.id}: lanes own {lanes} bytes, {self.table.bytes_by_use[SlotUse.LANE]} are marked"
+            )
+        return found
+
+
+class DiskBook:
+    """The disk tier counted in pages: what the directory believes is there, kept below nine tenths of the cap.
+
+    The store guards the physical cap itself. A slot here is the number of the segment that holds the block.
+    """
+
+    def __init__(
+        self,
+        pool: PoolId,
+        index: int,
+        capacity_bytes: int,
+        policy: Policy,
+        pages_per_block: Callable[[int], int],
+        capacity_blocks: Callable[[int], int],
+    ) -> None:
+        self.id = pool
+        self.index = index
+        self.policy = policy
+        self.capacity_bytes = capacity_bytes
+        self._pages_per_block = pages_per_block
+        self._capacity_blocks = capacity_blocks
+        self.on = True
+        self.blocks: dict[int, int] = {}
+        self.incoming: dict[int, int] = {}
+        self.to_delete: list[tuple[bytes, bytes, int]] = []
+        """(fingerprint, key, segment) of copies dropped here that the store still has; the writer takes them."""
+        self.to_remove: list[tuple[bytes, bytes, int]] = []
+        """Likewise, of blocks somebody removed: these must not come back after a crash."""
+        self.when_removed: list[Callable[[], None]] = []
+        """Called by the writer once all that is in `to_remove` now is deleted, durably."""
+
+    def __repr__(self) -> str:
+        return f"DiskBook({self.used_bytes}/{self.capacity_bytes} bytes used{'' if self.on else ', off'})"
+
+    def _pages(self, counts: dict[int, int]) -> int:
+        return sum(self._pages_per_block(size) * count for size, count in counts.items())
+
+    @property
+    def used_bytes(self) -> int:
+        return 4096 * (self._pages(self.blocks) + self._pages(self.incoming))
+
+    def capacity_slots(self, size: int) -> int:
+        return self._capacity_blocks(size)
+
+    def resize(self, capacity_bytes: int) -> None:
+        """The store has another cap now. What is there beyond it, `excess_slots` tells."""
+        self.capacity_bytes = capacity_bytes
+
+    def excess_slots(self, size: int) -> int:
+        """Blocks of `size` that have to go for the rest to fit."""
+        pages = self._pages_per_block(size)
+        return max(0, -(-(self._pages(self.blocks) - self._capacity_blocks(size) * pages) // pages))
+
+    def free_slots(self, size: int) -> int:
+        """Blocks of `size` that fit beside what is there and on its way."""
+        if not self.on:
+            return 0
+        pages = self._pages_per_block(size)
+        capacity = self._capacity_blocks(size) * pages
+        return max(0, (capacity - self._pages(self.blocks) - self._pages(self.incoming)) // pages)
+
+    def take(self, size: int, rows: Rows, use: SlotUse) -> Slots:
+        """Room for the first of `rows` that fit; the segment is known when they are settled, so the slots say 0."""
+        del use
+        count = min(len(rows), self.free_slots(size))
+        self.incoming[size] = self.incoming.get(size, 0) + count
+        return np.zeros(count, np.int64)
+
+    def accept(self, size: int, count: int) -> None:
+        """Blocks that lie on disk already, whether or not there is room for them, are about to be settled."""
+        self.incoming[size] = self.incoming.get(size, 0) + count
+
+    def settle(self, size: int, rows: Rows, slots: Slots) -> None:
+        del slots
+        self.incoming[size] -= len(rows)
+        self.blocks[size] = self.blocks.get(size, 0) + len(rows)
+
+    def give(self, size: int, slots: Slots, use: SlotUse) -> None:
+        counts = self.incoming if use is SlotUse.INCOMING else self.blocks
+        counts[size] -= len(slots)
+
+    def check(self) -> list[str]:
+        found = [f"{self.id}: {line}" for line in self.policy.check()]
+        if min([0, *self.blocks.values(), *self.incoming.values()]) < 0:
+            found.append(f"law 2: {self.id}: negative use {self.blocks} {self.incoming}")
+        return found

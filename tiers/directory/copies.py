@@ -1,0 +1,149 @@
+"""Copies come and go: what happens to slots, headers, policies and chain counts when they do."""
+
+import numpy as np
+
+from hybridkv.tiers.directory.blocks import NO_SLOT, NOWHERE
+from hybridkv.tiers.directory.books import DiskBook, MappedBook, Slots
+from hybridkv.tiers.directory.state import State
+from hybridkv.tiers.extents import SlotUse
+from hybridkv.tiers.points import point
+from hybridkv.tiers.replacement import Rows
+from hybridkv.tiers.states import BlockState, Tier
+
+
+class Copies:
+    """Places and drops copies. Called under the lock."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    # ------------------------------------------------------------------------------------------------ come
+
+    def place(self, rows: Rows, pool: int, slots: Slots) -> None:
+        """The bytes of sealed `rows` (one size) are complete in `slots`, which were taken for them: publish."""
+        state, blocks, book = self._state, self._state.blocks, self._state.books[pool]
+        now = state.clock.now()
+        book.policy.inserted(rows, now)  # first: it refuses what is here already, and nothing has changed by then
+        book.settle(state.size_of(int(rows[0])), rows, slots)
+        blocks.slot[pool][rows] = slots
+        blocks.arrived_at[pool][rows] = now
+        self._publish_headers(rows, book, slots)
+        state.standings.placed(rows, pool)
+        self._tiers_changed(rows)
+
+    def _publish_headers(self, rows: Rows, book: MappedBook | DiskBook, slots: Slots) -> None:
+        if not isinstance(book, MappedBook) or book.headers is None:
+            return
+        blocks = self._state.blocks
+        space = self._state.spaces[blocks.namespace[rows[0]]]
+        numbers = rows.tolist()
+        book.headers.publish(
+            book.table.header_indices(slots),
+            fingerprint=space.fingerprint,
+            keys=[blocks.keys[row] for row in numbers],
+            parents=[blocks.parent_keys[row] for row in numbers],
+            lengths=np.full(len(rows), space.block_bytes, np.uint64),
+            checksums=blocks.checksum[rows],
+            sealed_at=blocks.sealed_at[rows],
+            access_count=blocks.accesses[rows],
+            last_access=blocks.last_access[rows],
+        )
+
+    # ------------------------------------------------------------------------------------------------ go
+
+    def drop(self, rows: Rows, pool: int) -> None:
+        """These copies go. A sealed block that loses its last one is gone: findable no more."""
+        if not len(rows):
+            return
+        state, blocks, book = self._state, self._state.blocks, self._state.books[pool]
+        slots = blocks.slot[pool][rows]
+        book.policy.removed(rows)
+        state.standings.dropped(rows, pool)
+        state.speculation.left(rows, pool)
+        self._retire(rows, slots, book)
+        blocks.slot[pool][rows] = NO_SLOT
+        for size, some in state.by_size(rows):
+            book.give(size, slots[np.isin(rows, some)] if len(some) < len(rows) else slots, SlotUse.RESIDENT)
+        self._tiers_changed(rows)
+        self.bury(rows[blocks.copies(rows) == 0])
+        point("evict.freed")
+
+    def relocate(self, rows: Rows, pool: int, slots: Slots) -> None:
+        """The copies' bytes now lie in other slots of the same pool. Their place in the policy's order is unchanged."""
+        blocks, book = self._state.blocks, self._state.mapped(pool)
+        old = blocks.slot[pool][rows]
+        self._retire(rows, old, book)
+        book.settle(0, rows, slots)
+        blocks.slot[pool][rows] = slots
+        self._publish_headers(rows, book, slots)
+        book.give(0, old, SlotUse.RESIDENT)
+
+    def _retire(self, rows: Rows, slots: Slots, book: MappedBook | DiskBook) -> None:
+        if isinstance(book, DiskBook):
+            blocks, spaces = self._state.blocks, self._state.spaces
+            for row, segment in zip(rows.tolist(), slots.tolist(), strict=True):
+                wanted_gone = blocks.state[row] == BlockState.REMOVED
+                gone = book.to_remove if wanted_gone else book.to_delete
+                gone.append((spaces[blocks.namespace[row]].fingerprint, blocks.keys[row], segment))
+        elif book.headers is not None:
+            book.headers.retire(book.table.header_indices(slots))
+
+    def disown(self, row: int, pool: int, slot: int) -> None:
+        """Bytes arrived in a place that will not be listed. On disk they would come back with a restart: delete them."""
+        book = self._state.books[pool]
+        if isinstance(book, DiskBook):
+            self._retire(np.array([row], np.int64), np.array([slot], np.int64), book)
+
+    def remove(self, rows: Rows) -> None:
+        """The sealed blocks are gone at once for everybody who looks; leased and moving copies follow when they can."""
+        if not len(rows):
+            return
+        blocks = self._state.blocks
+        blocks.unindex(rows)
+        blocks.state[rows] = BlockState.REMOVED
+        self.sweep(rows)
+
+    def sweep(self, rows: Rows) -> None:
+        """Drop what removed blocks still have and nobody holds; recycle the rows that nothing holds any more."""
+        blocks = self._state.blocks
+        # A lease may name a block twice; its copy goes once.
+        rows = np.unique(rows[(blocks.state[rows] == BlockState.REMOVED) & (blocks.busy[rows] == 0)])
+        for pool in range(len(self._state.books)):
+            here = rows[(blocks.slot[pool][rows] != NO_SLOT) & (blocks.leases[pool][rows] == 0)]
+            self.drop(here, pool)
+        self._recycle(rows[blocks.state[rows] == BlockState.REMOVED])
+
+    def bury(self, rows: Rows) -> None:
+        """Sealed blocks that lost their last copy."""
+        blocks = self._state.blocks
+        rows = rows[blocks.state[rows] == BlockState.SEALED]
+        if len(rows):
+            blocks.unindex(rows)
+            blocks.state[rows] = BlockState.REMOVED
+            self._recycle(rows)
+
+    def _recycle(self, rows: Rows) -> None:
+        blocks = self._state.blocks
+        unheld = (blocks.holds[rows] == 0) & (blocks.busy[rows] == 0) & (blocks.copies(rows) == 0)
+        rows = rows[unheld]
+        if len(rows):
+            for row in rows.tolist():
+                self._state.warming.pop(row, None)
+                self._state.speculation.forget(row)
+            blocks.recycle(rows)
+
+    # ------------------------------------------------------------------------------------------------ tiers
+
+    def _tiers_changed(self, rows: Rows) -> None:
+        state, blocks = self._state, self._state.blocks
+        highest = blocks.highest_of(rows)
+        blocks.set_highest(rows, highest)
+        for book in state.books:
+            if book.id.tier is Tier.GPU or state.top is not Tier.GPU:
+                continue
+            shadowed = state.shadowed[book.index]
+            here = blocks.slot[book.index][rows] != NO_SLOT
+            below = here & (highest < book.id.tier) & (highest != NOWHERE)
+            for row in rows[~below].tolist() if shadowed else ():
+                shadowed.pop(row, None)
+            shadowed.update(dict.fromkeys(rows[below].tolist()))
