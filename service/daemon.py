@@ -241,7 +241,8 @@ class Daemon:
         def work() -> None:
             try:
                 report = host.drain(host.config.daemon.drain_s)
-                log.info("drained: %d blocks written, %d left in volatile tiers", report.written, report.left)
+                level = logging.WARNING if report.left else logging.INFO
+                log.log(level, "drained: %d blocks written, %d left in volatile tiers", report.written, report.left)
             except Exception:
                 log.exception("drain failed")
             with contextlib.suppress(RuntimeError):  # the loop is closed: the stop did not wait
