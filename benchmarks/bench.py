@@ -21,7 +21,11 @@ from hybridkv.benchmarks.panels import Panel, draw
 from hybridkv.benchmarks.report import HEADINGS, Row, as_json, print_table
 
 EXIT_OK, EXIT_WORSE = 0, 1
-NAMES = {"migration": "hybridkv.benchmarks.migration_bench"}
+NAMES = {
+    "data": "hybridkv.benchmarks.data_bench",
+    "migration": "hybridkv.benchmarks.migration_bench",
+    "rpc": "hybridkv.benchmarks.rpc_bench",
+}
 """Benchmarks there are, and the module of each; it has a `BENCH`."""
 
 

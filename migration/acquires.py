@@ -158,11 +158,17 @@ class Acquires:
 
     def _count(self, rows: Rows) -> None:
         known = rows[rows != NO_ROW]
-        tiers, counts = np.unique(self._directory.blocks.highest[known], return_counts=True)
-        for tier, count in zip(tiers.tolist(), counts.tolist(), strict=True):
-            self.hits[Tier(tier)] += count
+        for tier, count in enumerate(np.bincount(self._directory.blocks.highest[known]).tolist()):
+            if count:
+                self.hits[Tier(tier)] += count
         self.outcomes[Outcome.HIT] += len(known)
         self.outcomes[Outcome.MISS] += len(rows) - len(known)
+
+    def note_reads(self, rows: Rows, times: NDArray[np.int64]) -> None:
+        """Blocks that were read without an acquire, so many times each: hits as any."""
+        for tier, count in zip(self._directory.blocks.highest[rows].tolist(), times.tolist(), strict=True):
+            self.hits[Tier(tier)] += count
+        self.outcomes[Outcome.HIT] += int(times.sum())
 
     def _hold_what_is_there(self, acquire: _Acquire, positions: NDArray[np.int64]) -> None:
         """Lease copies in acceptable pools, best pool first."""
@@ -177,6 +183,8 @@ class Acquires:
 
     def _wait_for(self, acquire: _Acquire, positions: NDArray[np.int64]) -> None:
         """Protect the blocks that are waited for."""
+        if not len(positions):
+            return
         rows = acquire.lease.rows[positions]
         np.add.at(self._directory.blocks.holds, rows, 1)
         self._directory.state.waiting.update(rows.tolist())

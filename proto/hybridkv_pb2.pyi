@@ -353,14 +353,16 @@ class PrefetchReply(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., started: _Optional[int] = ...) -> None: ...
 
 class TouchRequest(_message.Message):
-    __slots__ = ("session", "keys", "key_bytes")
+    __slots__ = ("session", "keys", "key_bytes", "counts")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     KEY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
     session: int
     keys: bytes
     key_bytes: int
-    def __init__(self, session: _Optional[int] = ..., keys: _Optional[bytes] = ..., key_bytes: _Optional[int] = ...) -> None: ...
+    counts: bytes
+    def __init__(self, session: _Optional[int] = ..., keys: _Optional[bytes] = ..., key_bytes: _Optional[int] = ..., counts: _Optional[bytes] = ...) -> None: ...
 
 class TouchReply(_message.Message):
     __slots__ = ("epoch", "touched")

@@ -20,6 +20,16 @@ def check_keys(space: Space, keys: Keys, limit: int) -> None:
         raise InvalidArgumentError("keys", f"{keys.width} bytes wide; this namespace's are {space.key_bytes}")
 
 
+def check_counts(keys: Keys, counts: NDArray[np.int64] | None) -> None:
+    """One for each key, each at least 1."""
+    if counts is None:
+        return
+    if len(counts) != len(keys):
+        raise InvalidArgumentError("counts", f"{len(counts)} given for {len(keys)} keys")
+    if len(counts) and counts.min() < 1:
+        raise InvalidArgumentError("counts", f"{int(counts.min())}: each must be at least 1")
+
+
 def check_chain(space: Space, keys: Keys, parent: bytes) -> None:
     """Each key once, and none is its own ancestor."""
     if parent and len(parent) != space.key_bytes:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hybridkv.migration.fences import DeviceEvents
 from hybridkv.migration.tickets import Ticket
-from hybridkv.service.checks import check_chain, check_device, check_keys, checked_positions
+from hybridkv.service.checks import check_chain, check_counts, check_device, check_keys, checked_positions
 from hybridkv.service.host_base import HostBase
 from hybridkv.service.replies import (
     AcquireReply,
@@ -181,11 +181,19 @@ class Host(HostBase):
             raise expired
         self._stir_if_waited_for()
 
-    def touch(self, session: int, keys: Keys) -> int:
-        """Note an access of each block that is here: how many."""
+    def touch(self, session: int, keys: Keys, counts: NDArray[np.int64] | None = None) -> int:
+        """Note an access of each block that is here, the first key's being the most recent: how many blocks.
+
+        `counts`: how often each was read without a call since that was last told; such a read is a hit as any.
+        """
+        check_counts(keys, counts)
         with self.directory.lock:
             found = self._rows(session, keys)
-            return self.directory.accesses.touch(found[found != NO_ROW][::-1])
+            known = found != NO_ROW
+            rows, times = found[known][::-1], None if counts is None else counts[known][::-1]
+            if times is not None:
+                self.migrator.demand.acquires.note_reads(rows, times)
+            return self.directory.accesses.touch(rows, times)
 
     def prefetch(
         self,

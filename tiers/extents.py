@@ -75,6 +75,9 @@ class ExtentTable:
         self.slots_per_extent = self.extent_bytes // MIN_BLOCK_BYTES
         self._base_of = base_of or (lambda _extent: 0)
         self._extents = [_Extent() for _ in range(self.count)]
+        self._first = np.zeros(self.count, np.int64)
+        self._size = np.ones(self.count, np.int64)
+        """Offset of the first slot and size of the slots of each carved extent, as columns."""
         self._by_size: dict[int, list[int]] = {}
         self.bytes_by_use = [0] * len(SlotUse)
         self.allowed = self.count
@@ -104,9 +107,7 @@ class ExtentTable:
     def header_indices(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
         """Index of each slot's header: extent × slots_per_extent + number of the slot in its extent."""
         extents = self.extents_of(offsets)
-        first = np.array([e.first for e in self._extents], np.int64)[extents]
-        size = np.array([max(1, e.size) for e in self._extents], np.int64)[extents]
-        return extents * self.slots_per_extent + (offsets - first) // size
+        return extents * self.slots_per_extent + (offsets - self._first[extents]) // self._size[extents]
 
     # ------------------------------------------------------------------------------------------------ extents
 
@@ -139,6 +140,7 @@ class ExtentTable:
         extent = self._extents[number]
         size = extent.size
         extent.first, slots = self._geometry(number, size)
+        self._first[number], self._size[number] = extent.first, size
         extent.free = np.arange(slots - 1, -1, -1, dtype=np.int32)
         extent.free_count = slots
         extent.use = np.zeros(slots, np.uint8)

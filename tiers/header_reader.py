@@ -59,6 +59,15 @@ class HeaderReader:
         """Whether the slot is readable and still of this generation."""
         return generation % 2 == 0 and generation != 0 and self._generation_words[index] == generation
 
+    def holds(self, index: int, generation: int, extent: int, extent_epoch: int) -> bool:
+        """`valid_slots` for one translation that was handed out."""
+        return (
+            self._epoch_words[extent] == extent_epoch
+            and self._generation_words[index] == generation
+            and (generation | extent_epoch) & 1 == 0
+            and generation != 0
+        )
+
     def many(self, indices: Indices) -> U64s:
         """The slots' generations, one load each."""
         return self._generation[indices]

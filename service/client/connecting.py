@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from hybridkv.service.client.kv import KV
 from hybridkv.service.client.link import EpochChanged, Link
+from hybridkv.service.client.translations import TRANSLATIONS_COUNT
 from hybridkv.tiers.errors import InvalidArgumentError
 from hybridkv.tiers.namespace import Namespace
 
@@ -22,27 +23,34 @@ def connect(
     timeout_s: float = DEFAULT_TIMEOUT_S,
     credentials: "grpc.ChannelCredentials | None" = None,
     on_epoch_change: EpochChanged | None = None,
+    translations_count: int = TRANSLATIONS_COUNT,
 ) -> KV:
     """Attach to the daemon at `address` ("unix:///path" or "host:port") for the blocks of `space`.
 
     `timeout_s` is what any call may take beyond the waiting it asks for, this one included: it waits that long for a
     daemon that is not there yet. `credentials`: TLS, for TCP. Over TCP, and where the side socket cannot be had,
     blocks are copied over streams (`KV.mapped`).
+    `translations_count`: the places of so many blocks are remembered, so that they can be read without a call; 0: none.
     Raises UnavailableError, NamespaceMismatchError and what else attaching is refused with.
     """
+    check_address(address, timeout_s)
+    from hybridkv.service.client.rpc import RpcDial  # a host in this process needs no gRPC
+
+    kv = KV(space, Link(RpcDial(address, space, credentials), timeout_s, on_epoch_change, translations_count))
+    kv.session  # noqa: B018 (attaches)
+    return kv
+
+
+def check_address(address: str, timeout_s: float) -> None:
+    """Raises InvalidArgumentError."""
     if not address or not timeout_s > 0:
         field = "timeout_s" if address else "address"
         raise InvalidArgumentError(field, f"must be {'positive' if address else 'unix:///path or host:port'}")
     if "/" in address and not address.startswith("unix:"):
         raise InvalidArgumentError("address", f"{address!r}: must be unix:///path or host:port")
-    from hybridkv.service.client.rpc import RpcDial  # a host in this process needs no gRPC
-
-    kv = KV(space, Link(RpcDial(address, space, credentials), timeout_s, on_epoch_change))
-    kv.session  # noqa: B018 (attaches)
-    return kv
 
 
-def open(config: "Config | None", space: Namespace) -> KV:
+def open(config: "Config | None", space: Namespace, *, translations_count: int = TRANSLATIONS_COUNT) -> KV:
     """A host in this process and a handle on it, no daemon; `config` None: the defaults. Closing ends the host.
 
     With a disk tier, closing first writes what is not yet there (`daemon.drain_s` at most).
@@ -59,7 +67,7 @@ def open(config: "Config | None", space: Namespace) -> KV:
         host.close()
 
     try:
-        kv = KV(space, Link(LocalDial(host, space), DEFAULT_TIMEOUT_S, None), end)
+        kv = KV(space, Link(LocalDial(host, space), DEFAULT_TIMEOUT_S, None, translations_count), end)
         kv.session  # noqa: B018 (attaches)
     except BaseException:
         host.close()

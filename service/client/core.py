@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hybridkv.tiers.errors import InvalidArgumentError
+from hybridkv.tiers.hints import NO_HINTS, Hints
 from hybridkv.tiers.keys import Keys
 from hybridkv.tiers.states import Outcome, Tier
 
@@ -80,3 +81,17 @@ class Budget:
     def left_s(self) -> float:
         """What is left in all; 0 when over."""
         return max(0.0, self._until - time.monotonic())
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What was asked for, so that it can be asked again."""
+
+    keys: Keys
+    tier: Tier | None = None
+    device: int | None = None
+    views: bool = True
+    independent: bool = False
+    request: int | None = None
+    recompute_s: float | None = None
+    hints: Hints = NO_HINTS

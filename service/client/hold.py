@@ -3,8 +3,9 @@
 import threading
 import time
 from enum import Enum
+from typing import Protocol
 
-from hybridkv.service.client.link import Attachment
+from hybridkv.service.replies import Attached
 from hybridkv.tiers.errors import ExpiredError, FailedPreconditionError
 
 
@@ -16,10 +17,30 @@ class HoldState(Enum):
     LAPSED = "lapsed"
 
 
+class Keeper(Protocol):
+    """What renews the holds of a session."""
+
+    def add(self, hold: "Hold") -> None: ...
+    def discard(self, hold_id: int) -> None: ...
+
+
+class Owner(Protocol):
+    """The session that holds belong to."""
+
+    @property
+    def attached(self) -> Attached: ...
+    @property
+    def renewer(self) -> Keeper: ...
+    @property
+    def alive(self) -> bool: ...
+    @property
+    def forked(self) -> bool: ...
+
+
 class Hold:
     """A hold of the daemon's, kept alive by the session's renewer. Thread-safe."""
 
-    def __init__(self, attachment: Attachment, hold_id: int | None, life_s: float, kind: str) -> None:
+    def __init__(self, attachment: Owner, hold_id: int | None, life_s: float, kind: str) -> None:
         """`hold_id` None: the daemon holds nothing for it, so it can only end with its session."""
         self._attachment = attachment
         self._kind = kind

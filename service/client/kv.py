@@ -9,6 +9,7 @@ import numpy as np
 
 from hybridkv.service.client.core import Budget, Found, batches, prefix_of, tier_of
 from hybridkv.service.client.link import Attachment, EpochChanged, Link
+from hybridkv.service.client.translations import TranslationCounts
 from hybridkv.service.client.verbs import KeysLike, Request, TierLike, Verbs
 from hybridkv.tiers.hints import Hints, Importance
 from hybridkv.tiers.keys import Keys, chain
@@ -75,6 +76,12 @@ class KV(Verbs):
     def draining(self) -> bool:
         """Whether the daemon said that it is about to stop."""
         return self._attachment().transport.draining
+
+    @property
+    def translations(self) -> TranslationCounts | None:
+        """What came of this session's translations; None where every read asks the daemon."""
+        known = self._attachment().translations
+        return None if known is None else known.counts
 
     def _attachment(self) -> Attachment:
         return self._link.current(Budget(0.0, self._link.timeout_s))

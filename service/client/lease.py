@@ -1,104 +1,25 @@
 """Leases: blocks that stay where they are while they are read."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
-from hybridkv.service.client.core import Budget, States, prefix_of
-from hybridkv.service.client.hold import Hold
+from hybridkv.service.client.core import Budget, States, Wish
+from hybridkv.service.client.leased import Bytes, CopiedBlocks, LeasedBlocks, MappedBlocks
 from hybridkv.service.client.link import Attachment
-from hybridkv.service.client.memory import Events
-from hybridkv.service.client.outputs import rows_of
 from hybridkv.service.client.transport import LostError
 from hybridkv.service.replies import AcquireReply
-from hybridkv.tiers.device.views import tensor_of
-from hybridkv.tiers.errors import (
-    ExpiredError,
-    FailedPreconditionError,
-    HybridKVError,
-    InternalError,
-    InvalidArgumentError,
-    NotFoundError,
-)
-from hybridkv.tiers.hints import NO_HINTS, Hints
+from hybridkv.tiers.errors import ExpiredError, HybridKVError, InternalError, NotFoundError
 from hybridkv.tiers.keys import Keys
-from hybridkv.tiers.states import Outcome, Tier
-
-if TYPE_CHECKING:
-    import torch
-
-Bytes = npt.NDArray[np.uint8]
-Indices = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What was asked for, so that it can be asked again."""
+class Lease(LeasedBlocks):
+    """A lease of the blocking client: see `LeasedBlocks`. A context manager that releases at its end."""
 
-    keys: Keys
-    tier: Tier | None = None
-    device: int | None = None
-    views: bool = True
-    independent: bool = False
-    request: int | None = None
-    recompute_s: float | None = None
-    hints: Hints = NO_HINTS
-
-
-class Lease(Hold, ABC):
-    """A lease on the blocks that were HIT. A context manager that releases at its end. Thread-safe.
-
-    `states` holds an Outcome per key, `prefix` how many keys from the start are HIT. What `view` and `array` give may
-    be used while the lease is held and not after: it keeps its memory mapped, but the slot goes to other blocks. A
-    lease that lapsed (the process slept through its life, the daemon restarted) raises ExpiredError; `valid` says so.
-    """
-
-    states: States
-
-    def __init__(
-        self, attachment: Attachment, wish: Wish, hold_id: int | None, life_s: float, timeout_s: float
-    ) -> None:
-        super().__init__(attachment, hold_id, life_s, "lease")
-        self._wish = wish
-        self._timeout_s = timeout_s
-
-    @property
-    def prefix(self) -> int:
-        return prefix_of(self.states)
-
-    def __len__(self) -> int:
-        return len(self._wish.keys)
-
-    def view(self, i: int) -> "torch.Tensor":
-        """Block `i` as torch.uint8 [block_bytes], no copy, on the device it lies on. Raises as `array` does.
-
-        Host memory: writing to it is a segmentation fault. Device memory: nobody hinders a write, which corrupts the
-        block for all; the view must be dropped before the client is closed, and what it is used for must be on the
-        current stream of the thread that releases the lease.
-        """
-        self._check_hit(i)
-        return self._tensor(i)
-
-    def array(self, i: int) -> Bytes:
-        """Block `i` as a read-only array uint8 [block_bytes], no copy.
-
-        Raises ExpiredError, FailedPreconditionError when the key is no HIT, the lease was taken with views=False, or
-        the block lies in device memory: that has views only.
-        """
-        self._check_hit(i)
-        return self._block(i)
-
-    def _check_hit(self, i: int) -> None:
-        self._check_held()
-        if not -len(self) <= i < len(self):
-            raise InvalidArgumentError("i", f"{i} is outside of the lease's {len(self)} keys")
-        if self.states[i] != Outcome.HIT:
-            raise FailedPreconditionError(f"key {i} is {Outcome(self.states[i]).name}, not HIT")
+    _attachment: Attachment
 
     def read_into(self, out: Any, rows: Sequence[int] | None = None) -> States:
         """Copy blocks to `out`: block `rows[j]` to row j (default: every key to its own row).
@@ -106,15 +27,8 @@ class Lease(Hold, ABC):
         `out`: see `KV.read`. Returns an Outcome per row. Rows that are no HIT are left untouched; after a HIT that
         was revoked during the copy (possible with views=False only) the row is MISS and holds anything.
         """
-        self._check_held()
-        chosen = np.arange(len(self)) if rows is None else np.asarray(rows, np.int64)
-        if len(chosen) and not (chosen.min() >= 0 and chosen.max() < len(self)):
-            raise InvalidArgumentError("rows", f"must be within the lease's {len(self)} keys")
-        target = rows_of(out, len(chosen), self._attachment.attached.block_bytes)
-        states = self.states[chosen]
-        hits = np.flatnonzero(states == Outcome.HIT)
-        states[hits[~self._copy(chosen[hits], hits, target)]] = Outcome.MISS
-        return states
+        chosen = self._chosen(rows)
+        return self._read_into(self._target(out, len(chosen)), chosen)
 
     def wait(self, timeout_s: float) -> States:
         """Ask again until nothing is PENDING or `timeout_s` is over; returns the new `states`. Raises ExpiredError."""
@@ -145,63 +59,17 @@ class Lease(Hold, ABC):
             if error is None:
                 raise
 
-    def __repr__(self) -> str:
-        return f"Lease({len(self)} keys, prefix {self.prefix}, {self._why_not() or 'held'})"
-
-    @abstractmethod
-    def _block(self, i: int) -> Bytes:
-        """The bytes of a HIT."""
-
-    def _tensor(self, i: int) -> "torch.Tensor":
-        """The same as a tensor."""
-        return tensor_of(self._block(i))
-
-    def _events(self) -> Events:
-        """Until when devices may still read what was viewed."""
-        return []
-
-    @abstractmethod
-    def _copy(self, blocks: Indices, rows: Indices, target: Any) -> npt.NDArray[np.bool_]:
-        """Copy HITs to rows; False where a block was revoked meanwhile."""
-
     @abstractmethod
     def _ask(self, budget: Budget) -> None:
         """Ask the daemon again and take over what it says."""
 
 
-class MappedLease(Lease):
+class MappedLease(MappedBlocks, Lease):
     """A lease whose blocks lie in memory that this process maps."""
 
     def __init__(self, attachment: Attachment, wish: Wish, reply: AcquireReply, timeout_s: float) -> None:
         assert attachment.memory is not None, "a session without memory reads over streams"
-        self._memory = attachment.memory
-        self._viewed: set[int] = set()
-        self._take(reply)
-        super().__init__(attachment, wish, reply.lease or None, reply.expires_in_s, timeout_s)
-
-    def _take(self, reply: AcquireReply) -> None:
-        self._slots, self.states = reply.slots, reply.states
-
-    def _block(self, i: int) -> Bytes:
-        self._check_views()
-        return self._memory.block(self._slots[i])
-
-    def _tensor(self, i: int) -> "torch.Tensor":
-        self._check_views()
-        tensor = self._memory.tensor(self._slots[i])
-        if self._memory.on_device(self._slots[i]):
-            self._viewed.add(int(self._slots[i]["pool"]))
-        return tensor
-
-    def _events(self) -> Events:
-        return self._memory.events(self._viewed)
-
-    def _check_views(self) -> None:
-        if not self._wish.views:
-            raise FailedPreconditionError("this lease was taken with views=False: use read_into")
-
-    def _copy(self, blocks: Indices, rows: Indices, target: Any) -> npt.NDArray[np.bool_]:
-        return self._memory.copy(self._slots[blocks], rows, target)
+        super().__init__(attachment, attachment.memory, wish, reply, timeout_s)
 
     def _ask(self, budget: Budget) -> None:
         if not self._at_daemon:
@@ -209,39 +77,23 @@ class MappedLease(Lease):
         self._take(ask(self._attachment, self._wish, budget, self.hold_id))
 
 
-class CopiedLease(Lease):
+class CopiedLease(CopiedBlocks, Lease):
     """Private copies that came over a stream; the daemon holds nothing for it."""
 
     def __init__(self, attachment: Attachment, wish: Wish, budget: Budget, timeout_s: float) -> None:
-        self._blocks: dict[int, Bytes] = {}
-        self.states = np.full(len(wish.keys), Outcome.MISS, np.uint8)
-        super().__init__(attachment, wish, None, 0.0, timeout_s)
+        super().__init__(attachment, wish, timeout_s)
         self._ask(budget)
 
-    def _block(self, i: int) -> Bytes:
-        return self._blocks[i % len(self)]
-
-    def _copy(self, blocks: Indices, rows: Indices, target: Any) -> npt.NDArray[np.bool_]:
-        for block, row in zip(blocks.tolist(), rows.tolist(), strict=True):
-            target.put(row, self._blocks[block])
-        return np.ones(len(blocks), np.bool_)
-
     def _ask(self, budget: Budget) -> None:
-        missing = np.flatnonzero(self.states != Outcome.HIT) if self._blocks else np.arange(len(self))
+        missing, fresh = self._missing(), dict[int, Bytes]()
         if not len(missing) and len(self):
             return
-        keys = self._wish.keys if len(missing) == len(self) else chosen_keys(self._wish.keys, missing)
-        fresh: dict[int, Bytes] = {}
 
         def row_of(i: int) -> Bytes:
-            return fresh.setdefault(int(missing[i]), np.empty(self._attachment.attached.block_bytes, np.uint8))
+            return fresh.setdefault(i, np.empty(self._attachment.attached.block_bytes, np.uint8))
 
-        states = self.states.copy()
-        states[missing] = read_stream(self._attachment, keys, row_of, budget, self._wish)
-        for block in fresh.values():
-            block.flags.writeable = False
-        self._blocks |= fresh
-        self.states = states
+        states = read_stream(self._attachment, self._wish.keys.at(missing), row_of, budget, self._wish)
+        self._take_blocks(missing, states, fresh)
 
 
 def ask(attachment: Attachment, wish: Wish, budget: Budget, lease: int | None = None) -> AcquireReply:
@@ -261,6 +113,8 @@ def ask(attachment: Attachment, wish: Wish, budget: Budget, lease: int | None = 
         hints=wish.hints,
         timeout_s=budget.left_s(),
     )
+    if attachment.translations is not None:
+        attachment.translations.learn(wish.keys, reply.slots)
     return AcquireReply(reply.lease, reply.states.copy(), reply.slots, reply.expires_in_s)
 
 
@@ -284,8 +138,3 @@ def take_lease(attachment: Attachment, wish: Wish, budget: Budget, timeout_s: fl
     if attachment.memory is None:
         return CopiedLease(attachment, wish, budget, timeout_s)
     return MappedLease(attachment, wish, ask(attachment, wish, budget), timeout_s)
-
-
-def chosen_keys(keys: Keys, indices: Indices) -> Keys:
-    listed = keys.as_list()
-    return Keys.of((listed[i] for i in indices.tolist()), keys.width)

@@ -9,30 +9,39 @@ from typing import TypeVar
 
 from hybridkv.service.client.core import Budget
 from hybridkv.service.client.renewal import Renewer
+from hybridkv.service.client.reports import AccessReports
+from hybridkv.service.client.translations import CALL_FREE, MAX_TRANSLATIONS_COUNT, TRANSLATIONS_COUNT, Translations
 from hybridkv.service.client.transport import Dial, LostError, Transport
+from hybridkv.tiers.checks import checked_int
 from hybridkv.tiers.errors import FailedPreconditionError, UnavailableError
 
 T = TypeVar("T")
 EpochChanged = Callable[[int, int], None]
 
-_FIRST_BACKOFF_S = 0.02
-_MAX_BACKOFF_S = 0.5
+FIRST_BACKOFF_S = 0.02
+MAX_BACKOFF_S = 0.5
 
 
 class Attachment:
     """One session of this process, with what it holds. Dead for good once lost, closed, or seen from a forked child."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, translations_count: int = TRANSLATIONS_COUNT) -> None:
+        """`translations_count`: how many translations to remember; 0: blocks are never read without a call."""
         self.transport = transport
         self.attached = transport.attached
         self.memory = transport.memory
         self.renewer = Renewer(transport)
+        self.reports = AccessReports(transport.touch, self.attached.limits.keys_per_call_count)
+        self.translations: Translations | None = None
+        """None where every block is asked for: nothing is mapped, or this processor orders loads otherwise."""
+        if self.memory is not None and CALL_FREE:
+            self.translations = Translations(self.memory.valid, translations_count)
         self._pid = os.getpid()
         self._closed = False
 
     @property
     def alive(self) -> bool:
-        return not self._closed and not self.transport.lost and not self.forked
+        return not self._closed and not self.transport.lost and os.getpid() == self._pid
 
     @property
     def forked(self) -> bool:
@@ -45,14 +54,22 @@ class Attachment:
             return
         self._closed = True
         self.renewer.close()
+        self.reports.close(tell=detach)
         self.transport.close(detach=detach)
 
 
 class Link:
     """Runs calls on the current session. Thread-safe; one thread at a time attaches, the others wait for it."""
 
-    def __init__(self, dial: Dial, timeout_s: float, on_epoch_change: EpochChanged | None) -> None:
-        """`timeout_s`: what each call may take, attaching anew included."""
+    def __init__(
+        self,
+        dial: Dial,
+        timeout_s: float,
+        on_epoch_change: EpochChanged | None,
+        translations_count: int = TRANSLATIONS_COUNT,
+    ) -> None:
+        """`timeout_s`: what each call may take, attaching anew included. `translations_count`: see `Attachment`."""
+        self._translations_count = checked_int("translations_count", translations_count, 0, MAX_TRANSLATIONS_COUNT)
         self._dial = dial
         self.timeout_s = timeout_s
         self.on_epoch_change = on_epoch_change
@@ -78,6 +95,12 @@ class Link:
                 if budget.left_s() <= 0:
                     raise UnavailableError(f"the daemon was lost: {error}") from error
 
+    @property
+    def live(self) -> Attachment | None:
+        """The session, if there is one that lives: what needs no call goes by it."""
+        attachment = self._attachment
+        return attachment if attachment is not None and attachment.alive else None
+
     def current(self, budget: Budget) -> Attachment:
         """A live session. Raises FailedPreconditionError once closed, UnavailableError, and what attach raises."""
         attachment = self._attachment
@@ -90,7 +113,7 @@ class Link:
                 raise FailedPreconditionError("this KV is closed")
             if self._attachment is None or not self._attachment.alive:
                 self._drop()
-                self._attachment = Attachment(self._dial_within(budget))
+                self._attachment = Attachment(self._dial_within(budget), self._translations_count)
             attachment = self._attachment
             before, self._epoch = self._epoch, attachment.attached.epoch
             changed = before is not None and before != self._epoch
@@ -123,7 +146,7 @@ class Link:
 
     def _dial_within(self, budget: Budget) -> Transport:
         """Attach, trying again while nobody answers."""
-        backoff_s = _FIRST_BACKOFF_S
+        backoff_s = FIRST_BACKOFF_S
         while True:
             try:
                 return self._dial(budget.left_s())
@@ -131,7 +154,7 @@ class Link:
                 if budget.left_s() <= backoff_s:
                     raise UnavailableError(f"cannot attach: {error}") from error
             time.sleep(backoff_s)
-            backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
+            backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
 
     def _forget_parent(self) -> None:
         """In a forked child: the parent's session is not ours, its lock may be held by a thread that is not here."""

@@ -123,8 +123,8 @@ class LocalTransport:
     ) -> int:
         return self._host.prefetch(self._open(), keys, tier=tier, device=device, deadline_s=deadline_s)
 
-    def touch(self, keys: Keys, *, timeout_s: float) -> int:
-        return self._host.touch(self._open(), keys)
+    def touch(self, keys: Keys, counts: Indices | None = None, *, timeout_s: float) -> int:
+        return self._host.touch(self._open(), keys, counts)
 
     def remove(self, keys: Keys, *, timeout_s: float) -> int:
         removed = self._host.remove(self._open(), keys)

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from hybridkv.service.client.blockcopy import scatter
 from hybridkv.service.client.devices import Devices
 from hybridkv.service.client.outputs import Rows
+from hybridkv.service.client.translations import One
 from hybridkv.service.replies import PoolInfo
 from hybridkv.tiers.device.base import Event
 from hybridkv.tiers.device.views import tensor_of
@@ -33,6 +35,15 @@ class Mapped(Protocol):
     def writable(self, pool: int) -> Bytes: ...
     def headers(self, pool: int) -> HeaderReader: ...
     def close(self) -> None: ...
+
+
+def only_pool(slots: npt.NDArray[Any]) -> int | None:
+    """The pool that all of these lie in, where there is one: the usual case."""
+    if not len(slots):
+        return None
+    pools = slots["pool"]
+    first = int(pools[0])
+    return first if bool((pools == first).all()) else None
 
 
 class Memory:
@@ -83,6 +94,16 @@ class Memory:
             return "it was not handed over"
         return self._devices.why_not(pool)
 
+    def out_of_reach(self, pool: int) -> bool:
+        """Whether the pool is device memory, which a copy without a call leaves alone."""
+        return pool in self._on_device
+
+    def within_reach(self, slots: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Which slots lie in memory that is mapped."""
+        if not self._on_device:
+            return np.ones(len(slots), np.bool_)
+        return ~np.isin(slots["pool"], list(self._on_device))
+
     def on_device(self, slot: Any) -> bool:
         """Whether the slot lies in device memory, which has tensors and no arrays."""
         return int(slot["pool"]) in self._on_device
@@ -112,12 +133,13 @@ class Memory:
 
     def valid(self, slots: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         """Which translations hold now, by generation and extent epoch; one aligned load each, no call."""
-        if len(slots) == 0:
-            return np.ones(0, np.bool_)
+        pool = only_pool(slots)
+        if pool is not None:
+            return self._mapped.headers(pool).valid_slots(slots)
         valid = np.zeros(len(slots), np.bool_)
-        for pool in np.unique(slots["pool"]):
+        for pool in np.unique(slots["pool"]).tolist():
             chosen = slots["pool"] == pool
-            valid[chosen] = self._mapped.headers(int(pool)).valid_slots(slots[chosen])
+            valid[chosen] = self._mapped.headers(pool).valid_slots(slots[chosen])
         return valid
 
     def copy(self, slots: npt.NDArray[Any], rows: npt.NDArray[np.int64], out: Rows) -> npt.NDArray[np.bool_]:
@@ -125,14 +147,40 @@ class Memory:
 
         A row that answers False holds anything.
         """
+        pool = only_pool(slots)
+        if pool is not None:
+            self._copy_from(pool, slots, rows, out)
+            return self.valid(slots)
         for pool in np.unique(slots["pool"]).tolist():
             chosen = np.flatnonzero(slots["pool"] == pool)
-            offsets = slots["offset"][chosen].astype(np.int64)
-            if pool in self._on_device:
-                self._copy_from_device(pool, offsets, rows[chosen], out)
-            else:
-                out.fill(self._mapped.readable(pool), offsets, rows[chosen])
+            self._copy_from(pool, slots[chosen], rows[chosen], out)
         return self.valid(slots)
+
+    def copy_one(self, one: One, row: int, out: Rows) -> bool:
+        """`copy` for one translation of mapped memory, looked at before and after. False: the row may hold anything."""
+        offset, generation, epoch, header, extent, pool = one
+        headers = self._mapped.headers(pool)
+        if not headers.holds(header, generation, extent, epoch):
+            return False
+        out.put(row, self._mapped.readable(pool)[offset : offset + self._block_bytes])
+        return headers.holds(header, generation, extent, epoch)
+
+    def write(self, slots: npt.NDArray[Any], flat: Bytes) -> None:
+        """Copy blocks that lie end to end in `flat` to slots that are reserved for us, in one call without the interpreter
+        lock. Raises FailedPreconditionError for device memory."""
+        pool = only_pool(slots)
+        if pool is None:
+            for slot, row in zip(slots, flat.reshape(len(slots), -1), strict=True):
+                np.copyto(self.writable_block(slot), row)
+        else:
+            scatter(self._mapped.writable(pool), flat, slots["offset"].astype(np.int64), self._block_bytes)
+
+    def _copy_from(self, pool: int, slots: npt.NDArray[Any], rows: npt.NDArray[np.int64], out: Rows) -> None:
+        offsets = slots["offset"].astype(np.int64)
+        if pool in self._on_device:
+            self._copy_from_device(pool, offsets, rows, out)
+        else:
+            out.fill(self._mapped.readable(pool), offsets, rows)
 
     def _copy_from_device(self, pool: int, offsets: npt.NDArray[np.int64], rows: Any, out: Rows) -> None:
         for offset, row in zip(offsets.tolist(), rows.tolist(), strict=True):

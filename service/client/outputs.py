@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
+from hybridkv.service.client.blockcopy import gather
 from hybridkv.tiers.device.batch import join_runs
 from hybridkv.tiers.device.memcopy import copy_runs
 from hybridkv.tiers.device.views import tensor_of
@@ -38,7 +39,11 @@ class FlatRows:
         self._block_bytes = block_bytes
 
     def fill(self, source: Bytes, offsets: Offsets, rows: Offsets) -> None:
-        copy_runs(self._flat, source, join_runs(rows * self._block_bytes, offsets, self._block_bytes))
+        size, first = self._block_bytes, int(rows[0]) if len(rows) else 0
+        if bool((rows == np.arange(first, first + len(rows))).all()):
+            gather(self._flat[first * size : (first + len(rows)) * size], source, offsets, size)
+        else:
+            copy_runs(self._flat, source, join_runs(rows * size, offsets, size))
 
     def put(self, row: int, block: Bytes) -> None:
         at = row * self._block_bytes
@@ -90,6 +95,18 @@ def rows_of(out: Any, count: int, block_bytes: int, field: str = "out") -> Rows:
     if isinstance(flat, np.ndarray):
         return FlatRows(flat, block_bytes)
     return SingleRows(list(flat.view(count, block_bytes)), block_bytes)
+
+
+def flat_source(source: Any, count: int, block_bytes: int, field: str = "source") -> Bytes:
+    """`source`, a contiguous NumPy array or host tensor of `count` rows of `block_bytes` bytes, as flat bytes, sharing its
+    memory; it may be read-only. Raises InvalidArgumentError."""
+    flat = _flat_tensor(source, field, count * block_bytes) if _is_tensor(source) else source
+    if not isinstance(flat, np.ndarray) or not flat.flags.c_contiguous:
+        raise InvalidArgumentError(field, "must be a contiguous NumPy array or host tensor")
+    _check_bytes(field, flat.nbytes, count * block_bytes)
+    if count and (len(source.shape) == 0 or source.shape[0] != count):
+        raise InvalidArgumentError(field, f"its first dimension must be {count}, got shape {tuple(source.shape)}")
+    return flat.reshape(-1).view(np.uint8)
 
 
 def _flat(out: Any, field: str, nbytes: int) -> "Bytes | torch.Tensor":

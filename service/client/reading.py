@@ -1,32 +1,52 @@
-"""Copying reads: leased without views, copied, and every slot's generation asked again afterwards."""
+"""Copying reads: without a call where translations are known, else leased without views. Either way every slot's
+generation and extent epoch are asked again after the copy; what changed meanwhile is read once more, more carefully."""
 
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from hybridkv.service.client.core import Budget, States
-from hybridkv.service.client.lease import Wish, ask, chosen_keys, read_stream
+from hybridkv.service.client.core import Budget, States, Wish, batches
+from hybridkv.service.client.lease import ask, read_stream
 from hybridkv.service.client.link import Attachment
 from hybridkv.service.client.memory import Memory
 from hybridkv.service.client.outputs import Rows
 from hybridkv.service.client.transport import Indices, LostError
+from hybridkv.service.client.unasked import NOTHING, copy_known
 from hybridkv.tiers.errors import ExpiredError, NotFoundError
+from hybridkv.tiers.keys import Keys
 from hybridkv.tiers.states import Outcome
 
 
-def read_batch(attachment: Attachment, wish: Wish, budget: Budget, target: Rows, first_row: int) -> States:
-    """Read the keys of one call into `target` from `first_row` on; an Outcome per key.
+def read_known(attachment: Attachment, keys: Keys, target: Rows) -> Indices:
+    """Copy what can be copied without a call, and have it reported: the positions of its keys."""
+    if attachment.reports.full:
+        return NOTHING
+    read = copy_known(attachment.memory, attachment.translations, keys, target)
+    if len(read):
+        attachment.reports.note(keys if len(read) == len(keys) else keys.at(read))
+    return read
+
+
+def read_asked(attachment: Attachment, wish: Wish, budget: Budget, target: Rows, rows: Indices) -> States:
+    """Ask for the wish's keys, however many, and read them into `rows` of `target`; an Outcome per key."""
+    states = np.full(len(wish.keys), Outcome.MISS, np.uint8)
+    for chosen, batch in batches(wish.keys, attachment.attached.limits.keys_per_call_count):
+        states[chosen] = _read_batch(attachment, replace(wish, keys=batch), budget, target, rows[chosen])
+    return states
+
+
+def _read_batch(attachment: Attachment, wish: Wish, budget: Budget, target: Rows, rows: Indices) -> States:
+    """Read the keys of one call into `rows` of `target`; an Outcome per key.
 
     What was revoked during its copy is read once more under a lease with views, which is not revoked.
     """
     if attachment.memory is None:
-        return _streamed(attachment, wish, budget, target, first_row)
-    rows = np.arange(first_row, first_row + len(wish.keys))
+        return _streamed(attachment, wish, budget, target, rows)
     states = _copied(attachment, attachment.memory, wish, budget, target, rows)
     revoked = np.flatnonzero(states == _REVOKED)
     if len(revoked):
-        again = replace(wish, keys=chosen_keys(wish.keys, revoked), views=True)
+        again = replace(wish, keys=wish.keys.at(revoked), views=True)
         states[revoked] = _copied(attachment, attachment.memory, again, budget, target, rows[revoked])
         states[states == _REVOKED] = Outcome.MISS
     return states
@@ -57,7 +77,7 @@ def _release(attachment: Attachment, lease: int, budget: Budget) -> None:
         return
 
 
-def _streamed(attachment: Attachment, wish: Wish, budget: Budget, target: Rows, first_row: int) -> States:
+def _streamed(attachment: Attachment, wish: Wish, budget: Budget, target: Rows, rows: Indices) -> States:
     """Blocks are put into their rows once they are whole."""
     block_bytes = attachment.attached.block_bytes
     blocks: dict[int, npt.NDArray[np.uint8]] = {}
@@ -67,5 +87,5 @@ def _streamed(attachment: Attachment, wish: Wish, budget: Budget, target: Rows, 
 
     states = read_stream(attachment, wish.keys, row_of, budget, wish)
     for i, block in blocks.items():
-        target.put(first_row + i, block)
+        target.put(int(rows[i]), block)
     return states

@@ -1,10 +1,8 @@
 """The transport over gRPC: a Unix socket, or TCP. Regions come over the side socket where there is one."""
 
 import contextlib
-import json
 import os
 import time
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -13,27 +11,16 @@ import numpy.typing as npt
 
 from hybridkv.proto import hybridkv_pb2 as pb
 from hybridkv.proto import hybridkv_pb2_grpc as pb_grpc
-from hybridkv.service.client.attaching import AttachStream, attach_request, attached_by, side_socket
+from hybridkv.service.client import messages
+from hybridkv.service.client.attaching import AttachStream, attach_request, attached_by
 from hybridkv.service.client.calls import Calls
-from hybridkv.service.client.devices import Handles, WorkerDevices
 from hybridkv.service.client.forking import supported as fork_supported
+from hybridkv.service.client.mapping import map_memory
 from hybridkv.service.client.memory import Events, Memory
-from hybridkv.service.client.regions import WorkerRegions, handles_by_pool
 from hybridkv.service.client.streams import PayloadStreams
 from hybridkv.service.client.transport import Indices, LostError, States
-from hybridkv.service.codec import (
-    checksums_to_wire,
-    events_to_wire,
-    hints_to_wire,
-    indices_to_wire,
-    keys_to_wire,
-    slots_from_wire,
-    states_from_wire,
-    tier_to_wire,
-)
 from hybridkv.service.replies import AcquireReply, LookupReply, ReserveReply
-from hybridkv.service.side.client import fetch_regions
-from hybridkv.tiers.errors import FailedPreconditionError, HybridKVError, NotFoundError
+from hybridkv.tiers.errors import FailedPreconditionError, NotFoundError
 from hybridkv.tiers.hints import NO_HINTS, Hints
 from hybridkv.tiers.keys import Keys
 from hybridkv.tiers.namespace import Namespace
@@ -42,11 +29,10 @@ from hybridkv.tiers.states import Tier
 MAX_REPLY_BYTES = 64 << 20
 """Replies are bounded by what we ask; this only bounds what a broken daemon can make us hold."""
 
-HANDLES_S = 5.0
 LET_GO_S = 5.0
 """How long a close waits for what the process's own streams still do with the daemon's device memory."""
 
-_CHANNEL_OPTIONS = [
+CHANNEL_OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),  # a connection of its own: its end is this session's
     ("grpc.enable_retries", 0),  # a call that may have been carried out is not repeated behind our back
     ("grpc.max_receive_message_length", MAX_REPLY_BYTES),
@@ -78,8 +64,8 @@ class RpcDial:
 
     def _channel(self) -> grpc.Channel:
         if self._credentials is None:
-            return grpc.insecure_channel(self._address, _CHANNEL_OPTIONS)
-        return grpc.secure_channel(self._address, self._credentials, _CHANNEL_OPTIONS)
+            return grpc.insecure_channel(self._address, CHANNEL_OPTIONS)
+        return grpc.secure_channel(self._address, self._credentials, CHANNEL_OPTIONS)
 
 
 class RpcTransport:
@@ -108,37 +94,14 @@ class RpcTransport:
 
     def _map(self, address: str, deadline: float) -> Memory | None:
         """The regions, or None and the reason: the session then uses payload streams."""
-        path = side_socket(address, self._stream.reply.side_socket)
-        if path is None:
-            self.unmapped_reason = "the daemon offers no side socket on this connection"
-            return None
-        left_s = max(0.001, deadline - time.monotonic())
-        try:
-            regions = WorkerRegions(fetch_regions(path, self.attached.session, self.attached.token, left_s))
-        except HybridKVError as error:
-            self.unmapped_reason = str(error)
-            return None
-        if not any(pool.tier is Tier.CPU and pool.index in regions.pools for pool in self.attached.pools):
-            regions.close()
-            self.unmapped_reason = "the daemon handed over no region of its CPU tier"
-            return None
-        devices = WorkerDevices(regions.handles, lambda: self._handles(path)) if regions.handles else None
-        return Memory(regions, self.attached.pools, self.attached.block_bytes, devices)
-
-    def _handles(self, path: Path) -> Handles:
-        """All device memory there is by now. The descriptors that come along are known already."""
-        received = fetch_regions(path, self.attached.session, self.attached.token, HANDLES_S)
-        for region in received:
-            region.close()
-        return handles_by_pool(received)
+        memory, self.unmapped_reason = map_memory(address, self._stream.reply.side_socket, self.attached, deadline)
+        return memory
 
     # ------------------------------------------------------------------------------------------------------- verbs
 
     def lookup(self, keys: Keys, *, timeout_s: float) -> LookupReply:
-        packed, width = keys_to_wire(keys)
-        request = pb.LookupRequest(session=self._session, keys=packed, key_bytes=width)
-        reply: pb.LookupReply = self._of_session(self._stub.Lookup, request, timeout_s)
-        return LookupReply(states_from_wire(reply.states, len(keys)), states_from_wire(reply.tiers, len(keys), "tiers"))
+        reply = self._of_session(self._stub.Lookup, messages.lookup(self._session, keys), timeout_s)
+        return messages.looked_up(reply, len(keys))
 
     def acquire(
         self,
@@ -155,34 +118,29 @@ class RpcTransport:
         hints: Hints = NO_HINTS,
         timeout_s: float,
     ) -> AcquireReply:
-        packed, width = keys_to_wire(keys)
-        message = pb.AcquireRequest(
-            session=self._session,
-            keys=b"" if lease else packed,
-            key_bytes=width,
-            tier=tier_to_wire(tier),
+        message = messages.acquire(
+            self._session,
+            keys,
+            tier=tier,
             device=device,
             wait_s=wait_s,
             views=views,
             independent=independent,
-            request_id=request,
+            request=request,
             lease=lease,
-            recompute_s=None if lease else recompute_s,
-            hints=hints_to_wire(hints),
+            recompute_s=recompute_s,
+            hints=hints,
         )
         call = self._calls if lease else self._of_session
-        reply: pb.AcquireReply = call(self._stub.Acquire, message, timeout_s, wait_s=wait_s)
-        states, slots = states_from_wire(reply.states, len(keys)), slots_from_wire(reply.slots, len(keys))
-        return AcquireReply(reply.lease, states, slots, reply.expires_in_s)
+        return messages.acquired(call(self._stub.Acquire, message, timeout_s, wait_s=wait_s), len(keys))
 
     def renew(self, holds: list[int], requests: list[int], *, timeout_s: float) -> list[bool]:
-        request = pb.RenewRequest(session=self._session, holds=holds, requests=requests)
+        request = messages.renew(self._session, holds, requests)
         reply: pb.RenewReply = self._of_session(self._stub.Renew, request, timeout_s)
         return list(reply.alive)
 
     def release(self, lease: int, *, events: Events = (), timeout_s: float) -> None:
-        request = pb.ReleaseRequest(session=self._session, lease=lease, events=events_to_wire(events))
-        self._calls(self._stub.Release, request, timeout_s)
+        self._calls(self._stub.Release, messages.release(self._session, lease, events), timeout_s)
 
     def reserve(
         self,
@@ -196,21 +154,17 @@ class RpcTransport:
         hints: Hints = NO_HINTS,
         timeout_s: float,
     ) -> ReserveReply:
-        packed, width = keys_to_wire(keys)
-        message = pb.ReserveRequest(
-            session=self._session,
-            keys=packed,
-            key_bytes=width,
-            parent=parent or b"",
-            tier=tier_to_wire(tier),
+        message = messages.reserve(
+            self._session,
+            keys,
+            parent=parent,
+            tier=tier,
             device=device,
             wait_s=wait_s,
-            request_id=request,
-            hints=hints_to_wire(hints),
+            request=request,
+            hints=hints,
         )
-        reply: pb.ReserveReply = self._of_session(self._stub.Reserve, message, timeout_s, wait_s=wait_s)
-        outcomes = states_from_wire(reply.outcomes, len(keys), "outcomes")
-        return ReserveReply(reply.reservation, outcomes, slots_from_wire(reply.slots, len(keys)), reply.expires_in_s)
+        return messages.reserved(self._of_session(self._stub.Reserve, message, timeout_s, wait_s=wait_s), len(keys))
 
     def seal(
         self,
@@ -221,58 +175,33 @@ class RpcTransport:
         events: Events = (),
         timeout_s: float,
     ) -> States:
-        request = pb.SealRequest(
-            session=self._session,
-            reservation=reservation,
-            indices=indices_to_wire(indices),
-            checksums=b"" if checksums is None else checksums_to_wire(checksums),
-            events=events_to_wire(events),
-        )
-        reply: pb.SealReply = self._calls(self._stub.Seal, request, timeout_s)
-        return states_from_wire(reply.outcomes, len(indices), "outcomes")
+        request = messages.seal(self._session, reservation, indices, checksums, events)
+        return messages.sealed(self._calls(self._stub.Seal, request, timeout_s), len(indices))
 
     def abort(self, reservation: int, indices: Indices | None, *, events: Events = (), timeout_s: float) -> None:
-        packed = b"" if indices is None else indices_to_wire(indices)
-        request = pb.AbortRequest(
-            session=self._session, reservation=reservation, indices=packed, events=events_to_wire(events)
-        )
-        self._calls(self._stub.Abort, request, timeout_s)
+        self._calls(self._stub.Abort, messages.abort(self._session, reservation, indices, events), timeout_s)
 
     def prefetch(
         self, keys: Keys, *, tier: Tier | None, device: int | None, deadline_s: float | None = None, timeout_s: float
     ) -> int:
-        packed, width = keys_to_wire(keys)
-        request = pb.PrefetchRequest(
-            session=self._session,
-            keys=packed,
-            key_bytes=width,
-            tier=tier_to_wire(tier),
-            device=device,
-            deadline_s=deadline_s,
-        )
+        request = messages.prefetch(self._session, keys, tier=tier, device=device, deadline_s=deadline_s)
         reply: pb.PrefetchReply = self._of_session(self._stub.Prefetch, request, timeout_s)
         return reply.started
 
-    def touch(self, keys: Keys, *, timeout_s: float) -> int:
-        packed, width = keys_to_wire(keys)
-        request = pb.TouchRequest(session=self._session, keys=packed, key_bytes=width)
+    def touch(self, keys: Keys, counts: Indices | None = None, *, timeout_s: float) -> int:
+        request = messages.touch(self._session, keys, counts)
         reply: pb.TouchReply = self._of_session(self._stub.Touch, request, timeout_s)
         return reply.touched
 
     def remove(self, keys: Keys, *, timeout_s: float) -> int:
-        packed, width = keys_to_wire(keys)
-        request = pb.RemoveRequest(session=self._session, keys=packed, key_bytes=width)
-        reply: pb.RemoveReply = self._of_session(self._stub.Remove, request, timeout_s)
+        reply: pb.RemoveReply = self._of_session(self._stub.Remove, messages.remove(self._session, keys), timeout_s)
         return reply.removed
 
     def end_request(self, request: int, *, hints: Hints = NO_HINTS, timeout_s: float) -> None:
-        message = pb.EndRequestRequest(session=self._session, request_id=request, hints=hints_to_wire(hints))
-        self._calls(self._stub.EndRequest, message, timeout_s)
+        self._calls(self._stub.EndRequest, messages.end_request(self._session, request, hints), timeout_s)
 
     def stats(self, *, timeout_s: float) -> dict[str, Any]:
-        reply: pb.StatsReply = self._calls(self._admin.Stats, pb.StatsRequest(), timeout_s)
-        tree: dict[str, Any] = json.loads(reply.json)
-        return tree
+        return messages.figures(self._calls(self._admin.Stats, pb.StatsRequest(), timeout_s))
 
     def close(self, *, detach: bool) -> None:
         """A goodbye says that nothing of ours touches a slot: while a view or a kernel might, the stream just ends, and

@@ -1,7 +1,7 @@
 """Blocks over the wire: the Read and Write streams, for sessions that map no memory."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -11,18 +11,14 @@ import numpy.typing as npt
 from hybridkv.proto import hybridkv_pb2 as pb
 from hybridkv.service.client.calls import Calls
 from hybridkv.service.client.forking import gate
+from hybridkv.service.client.parts import READ_ATTEMPTS, Landing, stream_left_s, write_parts
 from hybridkv.service.client.raising import raised_by
 from hybridkv.service.client.transport import LostError, RowOf, States
 from hybridkv.service.codec import keys_to_wire, states_from_wire, tier_to_wire
 from hybridkv.service.replies import Attached
-from hybridkv.tiers.errors import DeadlineExceededError, InternalError, NotFoundError, UnavailableError
+from hybridkv.tiers.errors import InternalError, NotFoundError, UnavailableError
 from hybridkv.tiers.keys import Keys
 from hybridkv.tiers.states import Outcome, Tier
-
-MIN_BYTES_PER_S = 20e6
-"""A stream's deadline grows with its payload: this much is moved even by a slow and busy link."""
-
-_READ_ATTEMPTS = 4  # a copying read may find a block reclaimed under it
 
 
 class PayloadStreams:
@@ -40,7 +36,7 @@ class PayloadStreams:
     ) -> States:
         packed, width = keys_to_wire(keys)
         deadline = time.monotonic() + timeout_s
-        for attempt in range(1, _READ_ATTEMPTS + 1):
+        for attempt in range(1, READ_ATTEMPTS + 1):
             message = pb.ReadRequest(
                 session=self._session,
                 keys=packed,
@@ -54,7 +50,7 @@ class PayloadStreams:
             except LostError:
                 raise
             except UnavailableError:  # a block was reclaimed while the daemon copied it out
-                if attempt == _READ_ATTEMPTS:
+                if attempt == READ_ATTEMPTS:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
@@ -79,10 +75,10 @@ class PayloadStreams:
             wait_s=wait_s,
             request_id=request,
         )
-        deadline_s = timeout_s + len(blocks) * self._block_bytes / MIN_BYTES_PER_S
+        deadline_s = self._left_s(time.monotonic() + timeout_s, len(blocks))
         try:
             with gate.passing():
-                call = self._stub.Write.future(self._parts(first, blocks), timeout=deadline_s)
+                call = self._stub.Write.future(write_parts(first, blocks, self._part_bytes), timeout=deadline_s)
             reply: pb.WriteReply = call.result()
         except (grpc.RpcError, ValueError) as error:
             raise _translated(error) from error
@@ -97,43 +93,18 @@ class PayloadStreams:
             first = next(parts)
             self._calls.check_epoch(first.epoch)
             states = states_from_wire(first.states, count)
-            self._place(parts, np.flatnonzero(states == Outcome.HIT), row_of)
+            landing = Landing(np.flatnonzero(states == Outcome.HIT), self._block_bytes, row_of)
+            for part in parts:
+                landing.put(part.data)
+            landing.finish()
         except (grpc.RpcError, ValueError) as error:
             raise _translated(error) from error
         except StopIteration as error:
             raise InternalError("Read: the stream ended before its first part") from error
         return states
 
-    def _place(self, parts: Iterator[pb.ReadPart], hits: npt.NDArray[np.int64], row_of: RowOf) -> None:
-        """The payloads of `hits`, end to end, into their rows. Raises InternalError unless exactly those bytes come."""
-        total, received = len(hits) * self._block_bytes, 0
-        row: npt.NDArray[np.uint8] | None = None
-        for part in parts:
-            data = np.frombuffer(part.data, np.uint8)
-            if received + len(data) > total:
-                raise InternalError(f"Read: more than the {total} bytes of {len(hits)} blocks came")
-            while len(data):
-                index, within = divmod(received, self._block_bytes)
-                if row is None or within == 0:
-                    row = row_of(int(hits[index]))
-                piece = data[: self._block_bytes - within]
-                row[within : within + len(piece)] = piece
-                received += len(piece)
-                data = data[len(piece) :]
-        if received != total:
-            raise InternalError(f"Read: {received} bytes came where {total} belong")
-
-    def _parts(self, first: pb.WritePart, blocks: Sequence[npt.NDArray[np.uint8]]) -> Iterator[pb.WritePart]:
-        yield first
-        for block in blocks:
-            for at in range(0, len(block), self._part_bytes):
-                yield pb.WritePart(data=block[at : at + self._part_bytes].tobytes())
-
     def _left_s(self, deadline: float, count: int) -> float:
-        left_s = deadline - time.monotonic()
-        if left_s <= 0:
-            raise DeadlineExceededError("no time was left for the call")
-        return left_s + count * self._block_bytes / MIN_BYTES_PER_S
+        return stream_left_s(deadline, count * self._block_bytes)
 
 
 def _translated(error: Exception) -> Exception:

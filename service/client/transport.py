@@ -130,7 +130,8 @@ class Transport(Protocol):
         self, keys: Keys, *, tier: Tier | None, device: int | None, deadline_s: float | None = None, timeout_s: float
     ) -> int: ...
 
-    def touch(self, keys: Keys, *, timeout_s: float) -> int: ...
+    def touch(self, keys: Keys, counts: Indices | None = None, *, timeout_s: float) -> int:
+        """`counts`: reads of each key that made no call; the most recent key first."""
 
     def remove(self, keys: Keys, *, timeout_s: float) -> int: ...
 

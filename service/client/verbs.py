@@ -6,11 +6,11 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from hybridkv.service.client.core import Budget, States, as_keys, batches, one_call, tier_of
-from hybridkv.service.client.lease import Lease, Wish, take_lease
+from hybridkv.service.client.core import Budget, States, Wish, as_keys, one_call, tier_of
+from hybridkv.service.client.lease import Lease, take_lease
 from hybridkv.service.client.link import Attachment, Link
 from hybridkv.service.client.outputs import rows_of
-from hybridkv.service.client.reading import read_batch
+from hybridkv.service.client.reading import read_asked, read_known
 from hybridkv.service.client.reservation import Reservation, take_reservation
 from hybridkv.tiers.errors import HybridKVError, InvalidArgumentError, NotFoundError
 from hybridkv.tiers.hints import NO_HINTS, Hints
@@ -21,6 +21,7 @@ from hybridkv.tiers.states import Outcome, Tier
 T = TypeVar("T")
 KeysLike = Keys | Iterable[bytes]
 TierLike = Tier | str | None
+_HIT = int(Outcome.HIT)
 
 
 class Verbs:
@@ -31,6 +32,7 @@ class Verbs:
         self._link = link
         self._request = request
         self._hints = hints
+        self._block_bytes = space.layout.block_bytes
 
     def acquire(
         self,
@@ -65,21 +67,27 @@ class Verbs:
     def read(self, keys: KeysLike, out: Any, *, timeout_s: float = 0.0) -> States:
         """Copy blocks to the rows of `out`; an Outcome per key. Waits up to `timeout_s` for what is PENDING.
 
+        Blocks that this handle has met before (acquired, read, sealed) and that lie where they did are copied without a
+        call, unless the read is a request's; the daemon is told afterwards that they were read.
         `out`: a NumPy array or torch tensor (any device) with a row of block_bytes bytes per key, or a list of such
         rows; contiguous, any dtype. The keys need not be a chain, and there may be more than one call takes. Every
         HIT was verified to be that block during the whole copy. Rows that are no HIT are left untouched, unless their
         block was reclaimed in the middle of its copy: then they hold anything.
         """
         wanted = self._keys(keys)
-        target = rows_of(out, len(wanted), self.space.layout.block_bytes)
-        states = np.full(len(wanted), Outcome.MISS, np.uint8)
-
-        def call(attachment: Attachment, budget: Budget) -> None:
-            for chosen, batch in batches(wanted, attachment.attached.limits.keys_per_call_count):
-                wish = Wish(batch, views=False, independent=True, request=self._request, hints=self._hints)
-                states[chosen] = read_batch(attachment, wish, budget, target, chosen.start)
-
-        self._run(call, timeout_s)
+        count = len(wanted)
+        target = rows_of(out, count, self._block_bytes)
+        rows, live = np.arange(count), self._link.live
+        states = np.full(count, _HIT, np.uint8)
+        if live is not None and self._request is None:  # a request's blocks have to be protected until its end
+            read = read_known(live, wanted, target)
+            if len(read) == count and count:
+                return states
+            if len(read):
+                rows = np.delete(rows, read)
+                wanted = wanted.at(rows)
+        wish = Wish(wanted, views=False, independent=True, request=self._request, hints=self._hints)
+        states[rows] = self._run(lambda on, budget: read_asked(on, wish, budget, target, rows), timeout_s)
         return states
 
     def reserve(

@@ -50,13 +50,19 @@ class Boundary(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
     def __init__(self, counters: CallCounters) -> None:
         self._counters = counters
+        self._known: dict[str, Any] = {}
+        """Wrapped handlers by path: there is one for each method of ours, for the server's life."""
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any) -> Any:
-        handler = await continuation(handler_call_details)
         path: str = handler_call_details.method
+        known = self._known.get(path)
+        if known is not None:
+            return known
+        handler = await continuation(handler_call_details)
         if handler is None or not path.startswith(PREFIX):
             return handler
-        return self._wrapped(handler, path.removeprefix(PREFIX).replace("/", "."))
+        wrapped = self._known[path] = self._wrapped(handler, path.removeprefix(PREFIX).replace("/", "."))
+        return wrapped
 
     def _wrapped(self, handler: Any, method: str) -> Any:
         codec = {

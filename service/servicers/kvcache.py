@@ -107,7 +107,8 @@ class KVCacheServicer(PayloadServicer):
         return pb.PrefetchReply(epoch=self._host.epoch, started=started)
 
     async def Touch(self, request: pb.TouchRequest, context: Any) -> pb.TouchReply:
-        touched = self._host.touch(request.session, keys_from_wire(request.keys, request.key_bytes))
+        counts = indices_from_wire(request.counts, "counts") if request.counts else None
+        touched = self._host.touch(request.session, keys_from_wire(request.keys, request.key_bytes), counts)
         return pb.TouchReply(epoch=self._host.epoch, touched=touched)
 
     async def Remove(self, request: pb.RemoveRequest, context: Any) -> pb.RemoveReply:

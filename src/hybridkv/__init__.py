@@ -10,6 +10,7 @@ from hybridkv.version import __version__
 
 if TYPE_CHECKING:
     from hybridkv.service.client import KV, Found, Lease, Request, Reservation, connect, open
+    from hybridkv.service.client.aio import AsyncKV, AsyncLease, AsyncRequest, AsyncReservation, connect_async
     from hybridkv.service.config import Config, load_config
     from hybridkv.tiers.errors import (
         DeadlineExceededError,
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KV",
+    "AsyncKV",
+    "AsyncLease",
+    "AsyncRequest",
+    "AsyncReservation",
     "BlockLayout",
     "Config",
     "DeadlineExceededError",
@@ -58,12 +63,14 @@ __all__ = [
     "UnavailableError",
     "__version__",
     "connect",
+    "connect_async",
     "load_config",
     "open",
 ]
 
 _HOMES = {
     "hybridkv.service.client": ("KV", "Found", "Lease", "Request", "Reservation", "connect", "open"),
+    "hybridkv.service.client.aio": ("AsyncKV", "AsyncLease", "AsyncRequest", "AsyncReservation", "connect_async"),
     "hybridkv.service.config": ("Config", "load_config"),
     "hybridkv.tiers.keys": ("Keys",),
     "hybridkv.tiers.layout": ("BlockLayout",),

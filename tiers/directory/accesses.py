@@ -1,6 +1,7 @@
 """Accesses: a request's blocks are touched once, together, at its end, the last block first."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hybridkv.tiers.decay import accessed, accessed_in_window
 from hybridkv.tiers.directory.blocks import NO_SLOT
@@ -11,11 +12,16 @@ from hybridkv.tiers.directory.holds import Lease, Request, Reservation, Session
 from hybridkv.tiers.directory.state import State
 from hybridkv.tiers.errors import ResourceExhaustedError
 from hybridkv.tiers.hints import NO_HINTS, Hints
-from hybridkv.tiers.replacement import NO_ROW, Rows
+from hybridkv.tiers.replacement import NO_ROW, Policy, Rows
 from hybridkv.tiers.states import BlockState
 
+TOLD_TIMES = 16
+"""So many accesses of a block at one moment a policy is told of; more would say nothing that these do not."""
 WARMING_ROWS = 1 << 16
 REQUESTS_PER_SESSION = 4096
+
+# Plain numbers: looking an enum member up costs as much as the operation it is for.
+_SEALED = int(BlockState.SEALED)
 
 
 class Accesses:
@@ -26,30 +32,37 @@ class Accesses:
         self._copies = copies
         self.hinting = Hinting(state)
 
-    def touch(self, rows: Rows) -> int:
-        """Note one access of each sealed block, the last of `rows` being the most recent: how many were noted."""
+    def touch(self, rows: Rows, times: NDArray[np.int64] | None = None) -> int:
+        """Note one access of each sealed block, or `times` (int64 [n], at least 1) of each, the last of `rows` being the
+        most recent: how many blocks."""
         state, blocks = self._state, self._state.blocks
-        rows = rows[blocks.state[rows] == BlockState.SEALED]
+        sealed = blocks.state[rows] == _SEALED
+        rows = rows[sealed]
         if not len(rows):
             return 0
         now = state.clock.now()
-        blocks.accesses[rows] = accessed(
-            blocks.accesses[rows].astype(np.float64), blocks.last_access[rows], now, state.half_life_s
-        )
+        more = None if times is None else times[sealed] - 1
+        accesses = accessed(blocks.accesses[rows].astype(np.float64), blocks.last_access[rows], now, state.half_life_s)
         counts, opened_at = blocks.window_count[rows].astype(np.int64), blocks.window_opened_at[rows]
         counts, opened_at = accessed_in_window(counts, opened_at, now, state.window_s)
+        if more is not None:
+            accesses, counts = accesses + more, counts + more
+        blocks.accesses[rows] = accesses
         blocks.window_count[rows] = np.minimum(counts, 65535)
         blocks.window_opened_at[rows] = opened_at
         blocks.last_access[rows] = now
-        chained = rows[blocks.parent[rows] != NO_ROW]
-        blocks.next_child[blocks.parent[chained]] = chained
+        parents = blocks.parent[rows]
+        chained = parents != NO_ROW
+        blocks.next_child[parents[chained]] = rows[chained]
         state.standings.clear(rows)
         for book in state.books:
-            here = rows[blocks.slot[book.index][rows] != NO_SLOT]
+            held = blocks.slot[book.index][rows] != NO_SLOT
+            here = rows[held]
             if len(here):
-                book.policy.touched(here, now)
+                _tell(book.policy, here, None if more is None else more[held], now)
                 self._note_in_headers(here, book)
-        self._note_warming(rows[blocks.highest[rows] > state.top])
+        if len(state.books) > 1:
+            self._note_warming(rows[blocks.highest[rows] > state.top])
         return len(rows)
 
     def _note_in_headers(self, rows: Rows, book: object) -> None:
@@ -103,3 +116,11 @@ class Accesses:
         self.hinting.ended(rows, hints.over(request.hints))
         self._copies.sweep(rows)
         return True
+
+
+def _tell(policy: Policy, rows: Rows, more: NDArray[np.int64] | None, now: float) -> None:
+    """One access of each, after `more` of it; in the end they stand in the order of their last ones."""
+    if more is not None:
+        for number in range(min(int(more.max()), TOLD_TIMES - 1), 0, -1):
+            policy.touched(rows[more >= number], now)
+    policy.touched(rows, now)

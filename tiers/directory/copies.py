@@ -10,6 +10,10 @@ from hybridkv.tiers.points import point
 from hybridkv.tiers.replacement import Rows
 from hybridkv.tiers.states import BlockState, Tier
 
+# Plain numbers: looking an enum member up costs as much as the operation it is for.
+_REMOVED = int(BlockState.REMOVED)
+_SEALED = int(BlockState.SEALED)
+
 
 class Copies:
     """Places and drops copies. Called under the lock."""
@@ -82,7 +86,7 @@ class Copies:
         if isinstance(book, DiskBook):
             blocks, spaces = self._state.blocks, self._state.spaces
             for row, segment in zip(rows.tolist(), slots.tolist(), strict=True):
-                wanted_gone = blocks.state[row] == BlockState.REMOVED
+                wanted_gone = blocks.state[row] == _REMOVED
                 gone = book.to_remove if wanted_gone else book.to_delete
                 gone.append((spaces[blocks.namespace[row]].fingerprint, blocks.keys[row], segment))
         elif book.headers is not None:
@@ -100,26 +104,29 @@ class Copies:
             return
         blocks = self._state.blocks
         blocks.unindex(rows)
-        blocks.state[rows] = BlockState.REMOVED
+        blocks.state[rows] = _REMOVED
         self.sweep(rows)
 
     def sweep(self, rows: Rows) -> None:
         """Drop what removed blocks still have and nobody holds; recycle the rows that nothing holds any more."""
         blocks = self._state.blocks
+        removed = blocks.state[rows] == _REMOVED
+        if not removed.any():
+            return
         # A lease may name a block twice; its copy goes once.
-        rows = np.unique(rows[(blocks.state[rows] == BlockState.REMOVED) & (blocks.busy[rows] == 0)])
+        rows = np.unique(rows[removed & (blocks.busy[rows] == 0)])
         for pool in range(len(self._state.books)):
             here = rows[(blocks.slot[pool][rows] != NO_SLOT) & (blocks.leases[pool][rows] == 0)]
             self.drop(here, pool)
-        self._recycle(rows[blocks.state[rows] == BlockState.REMOVED])
+        self._recycle(rows[blocks.state[rows] == _REMOVED])
 
     def bury(self, rows: Rows) -> None:
         """Sealed blocks that lost their last copy."""
         blocks = self._state.blocks
-        rows = rows[blocks.state[rows] == BlockState.SEALED]
+        rows = rows[blocks.state[rows] == _SEALED]
         if len(rows):
             blocks.unindex(rows)
-            blocks.state[rows] = BlockState.REMOVED
+            blocks.state[rows] = _REMOVED
             self._recycle(rows)
 
     def _recycle(self, rows: Rows) -> None:

@@ -53,7 +53,7 @@ class Leases:
     def slots(self, lease: Lease) -> NDArray[np.void]:
         """Translations of what is held, all zero elsewhere. SLOT_DTYPE [n]."""
         told = np.zeros(len(lease.rows), SLOT_DTYPE)
-        for pool in np.unique(lease.pools[lease.held]).tolist():
+        for pool in _distinct(lease.pools[lease.held]):
             where = np.flatnonzero(lease.held & (lease.pools == pool))
             slots = self._state.blocks.slot[pool][lease.rows[where]]
             told[where] = self._state.mapped(pool).translations(slots)
@@ -85,7 +85,7 @@ class Leases:
         rows, held = lease.rows[lease.held], lease.held.copy()
         maps = self._state.ledger.sessions[lease.session].maps
         if lease.views and maps:
-            for pool in np.unique(lease.pools[held]).tolist():
+            for pool in _distinct(lease.pools[held]):
                 slots = self._state.blocks.slot[pool][lease.rows[held & (lease.pools == pool)]].tolist()
                 self._state.mapped(pool).haunt(slots)
                 lease.haunts.extend((pool, slot) for slot in slots)
@@ -105,7 +105,7 @@ class Leases:
         self._copies.sweep(rows)
 
     def _let_go(self, lease: Lease) -> None:
-        for pool in np.unique(lease.pools[lease.held]).tolist():
+        for pool in _distinct(lease.pools[lease.held]):
             rows = lease.rows[lease.held & (lease.pools == pool)]
             np.subtract.at(self._state.blocks.leases[pool], rows, 1)
             self._tell_headers(rows, pool)
@@ -124,3 +124,11 @@ class Leases:
             rows = rows[blocks.slot[pool][rows] != NO_SLOT]
             indices = book.table.header_indices(blocks.slot[pool][rows])
             book.headers.set_holders(indices, blocks.leases[pool][rows].astype(np.uint32))
+
+
+def _distinct(pools: NDArray[np.int16]) -> list[int]:
+    """The pools that occur; nearly always it is one."""
+    if not len(pools):
+        return []
+    first = int(pools[0])
+    return [first] if (pools == first).all() else np.unique(pools).tolist()

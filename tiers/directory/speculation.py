@@ -16,6 +16,9 @@ GUESSES = 1 << 16
 
 FIRST_REACH = 4
 
+# Plain numbers: looking an enum member up costs as much as the operation it is for.
+_SEALED = int(BlockState.SEALED)
+
 
 class Speculation:
     """Called under the lock. `max_blocks` 0: no guesses; it may be changed at any time."""
@@ -41,7 +44,7 @@ class Speculation:
         blocks, found = self._blocks, list[int]()
         while len(found) < count:
             after = int(blocks.next_child[row])
-            if after == NO_ROW or blocks.parent[after] != row or blocks.state[after] != BlockState.SEALED:
+            if after == NO_ROW or blocks.parent[after] != row or blocks.state[after] != _SEALED:
                 break  # no child yet, or it is gone and its row is another's
             found.append(after)
             row = after

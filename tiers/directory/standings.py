@@ -25,6 +25,10 @@ class Standing(IntEnum):
     KEPT = 2
 
 
+# Plain numbers: looking an enum member up costs as much as the operation it is for.
+_NONE = int(Standing.NONE)
+
+
 class Standings:
     """Called under the lock. Each list holds rows of its pool only, so none is longer than the pool has blocks."""
 
@@ -44,14 +48,14 @@ class Standings:
 
     def clear(self, rows: Rows) -> None:
         """The standing of these rows, where they have one, is over."""
-        rows = rows[self._blocks.standing[rows] != Standing.NONE]
+        rows = rows[self._blocks.standing[rows] != _NONE]
         if not len(rows):
             return
         for lists in self._lists.values():
             for listed in lists:
                 for row in rows.tolist():
                     listed.pop(row, None)
-        self._blocks.standing[rows] = Standing.NONE
+        self._blocks.standing[rows] = _NONE
 
     def placed(self, rows: Rows, pool: int) -> None:
         """Copies of `rows` came into the pool."""
@@ -60,7 +64,7 @@ class Standings:
 
     def dropped(self, rows: Rows, pool: int) -> None:
         """Copies of `rows` left the pool."""
-        for row in rows[self._blocks.standing[rows] != Standing.NONE].tolist():
+        for row in rows[self._blocks.standing[rows] != _NONE].tolist():
             for lists in self._lists.values():
                 lists[pool].pop(row, None)
 
@@ -74,7 +78,7 @@ class Standings:
     def at(self, rows: Rows, now: float) -> NDArray[np.uint8]:
         """Standing of each row at this time. uint8 [n]."""
         blocks = self._blocks
-        return np.where(blocks.standing_until[rows] > now, blocks.standing[rows], Standing.NONE).astype(np.uint8)
+        return np.where(blocks.standing_until[rows] > now, blocks.standing[rows], _NONE).astype(np.uint8)
 
     def listed(self, pool: int, standing: Standing, now: float) -> Iterator[Rows]:
         """The pool's rows of this standing at this time, oldest first, in arrays that begin small. Like a policy's scan."""

@@ -33,6 +33,11 @@ class Headers:
         self.checks = 0
         self.before_check: Callable[[], None] = lambda: None
 
+    def holds(self, index: int, generation: int, extent: int, extent_epoch: int) -> bool:
+        self.checks += 1
+        self.before_check()
+        return int(self.generations[index]) == generation
+
     def valid_slots(self, slots: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         self.checks += 1
         self.before_check()
@@ -135,8 +140,11 @@ class Scripted:
         self._note("prefetch", (len(keys), tier))
         return len(keys)
 
-    def touch(self, keys: Keys, *, timeout_s: float) -> int:
-        self._note("touch", len(keys))
+    def touch(self, keys: Keys, counts: npt.NDArray[np.int64] | None = None, *, timeout_s: float) -> int:
+        if counts is None:
+            self._note("touch", len(keys))
+        else:
+            self._note("told", [(int.from_bytes(k, "little"), n) for k, n in zip(keys, counts.tolist(), strict=True)])
         return len(keys)
 
     def remove(self, keys: Keys, *, timeout_s: float) -> int:

@@ -66,6 +66,27 @@ def test_read_takes_tensors_and_lists(kv: KV) -> None:
     check_content(keys, np.stack([np.asarray(row) for row in rows]))
 
 
+@pytest.mark.parametrize("kind", ["array", "tensor"])
+def test_slots_are_written_in_one_go(kv: KV, kind: str) -> None:
+    keys = chain_of(kv, 4)
+    store(kv, keys[:1])
+    rows = np.stack([content(key) for key in keys[1:]])
+    source = torch.from_numpy(rows.view(np.float16)) if kind == "tensor" else rows
+    with kv.reserve(keys) as slots:
+        with pytest.raises(InvalidArgumentError, match="source"):
+            slots.write_from(rows[:2])
+        with pytest.raises(InvalidArgumentError, match="PRESENT"):
+            slots.write_from(rows[:1], [0])
+        slots.write_from(source)
+        slots.write_from(rows[[2, 0]], [3, 1])
+        slots.seal()
+        with pytest.raises(FailedPreconditionError, match=r"given back|sealed"):
+            slots.write_from(rows[:1], [1])
+    out = np.zeros((4, BLOCK_BYTES), np.uint8)
+    assert (kv.read(keys, out) == HIT).all()
+    check_content(keys, out)
+
+
 def test_two_clients_share_blocks(backend: Backend, space: Namespace) -> None:
     one, other = backend.connect(space), backend.connect(space)
     assert one.session != other.session

@@ -5,8 +5,8 @@ import time
 import numpy as np
 import pytest
 
-from hybridkv.service.client.core import Budget
-from hybridkv.service.client.lease import MappedLease, Wish, ask
+from hybridkv.service.client.core import Budget, Wish
+from hybridkv.service.client.lease import MappedLease, ask
 from hybridkv.service.client.link import Attachment
 from hybridkv.service.client.transport import LostError
 from hybridkv.tiers.errors import ExpiredError, FailedPreconditionError, InvalidArgumentError, NotFoundError

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from hybridkv.service.client.core import Budget
-from hybridkv.service.client.lease import Wish, take_lease
+from hybridkv.service.client.core import Budget, Wish
+from hybridkv.service.client.lease import take_lease
 from hybridkv.service.client.link import Attachment
 from hybridkv.service.client.memory import Memory
 from hybridkv.service.client.outputs import rows_of

@@ -4,11 +4,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hybridkv.service.client.core import Budget
-from hybridkv.service.client.lease import Wish
+from hybridkv.service.client.core import Budget, Wish
 from hybridkv.service.client.link import Attachment
 from hybridkv.service.client.outputs import rows_of
-from hybridkv.service.client.reading import read_batch
+from hybridkv.service.client.reading import read_asked
 from hybridkv.tiers.errors import ExpiredError, NotFoundError
 from hybridkv.tiers.states import Outcome
 from tests.service.client.scripted import BLOCK_BYTES, Scripted, numbered
@@ -20,7 +19,9 @@ HIT, MISS = Outcome.HIT, Outcome.MISS
 def read(transport: Scripted, out: Bytes, *numbers: int) -> list[int]:
     wish = Wish(numbered(*numbers), views=False, independent=True)
     target = rows_of(out, len(numbers), BLOCK_BYTES)
-    states: list[int] = read_batch(Attachment(transport), wish, Budget(0.0, 5.0), target, 0).tolist()
+    states: list[int] = read_asked(
+        Attachment(transport), wish, Budget(0.0, 5.0), target, np.arange(len(numbers))
+    ).tolist()
     return states
 
 

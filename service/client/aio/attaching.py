@@ -1,0 +1,82 @@
+"""The Attach stream of an asyncio session: open for its life, followed by a task."""
+
+import asyncio
+import contextlib
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from hybridkv.proto import hybridkv_pb2 as pb
+from hybridkv.proto import hybridkv_pb2_grpc as pb_grpc
+from hybridkv.service.client.attaching import DETACH_S
+from hybridkv.service.client.raising import raised_by
+from hybridkv.service.client.transport import LostError
+from hybridkv.tiers.errors import DeadlineExceededError
+
+_EOF: Any = aio.EOF  # type: ignore[attr-defined]  # its stubs leave it out
+
+
+class AsyncAttachStream:
+    """One open stream. `lost` once it has ended, whoever ended it; `draining` once the daemon announced its stop."""
+
+    def __init__(self, call: Any, reply: pb.AttachReply) -> None:
+        self._call = call
+        self.reply = reply
+        self.draining = False
+        self._ended = asyncio.Event()
+        self._follower = asyncio.get_running_loop().create_task(self._follow())
+
+    @classmethod
+    async def open(cls, channel: aio.Channel, request: pb.AttachRequest, timeout_s: float) -> "AsyncAttachStream":
+        """Attach. Raises what the daemon refused with, LostError or DeadlineExceededError; then nothing stays open."""
+        call = pb_grpc.SessionStub(channel).Attach()  # type: ignore[no-untyped-call]
+        try:
+            async with asyncio.timeout(timeout_s):
+                await call.write(request)
+                reply = await call.read()
+                if reply is _EOF:
+                    raise await _why(call)
+        except BaseException as error:
+            call.cancel()
+            if isinstance(error, TimeoutError):
+                raise DeadlineExceededError(f"attach: no answer within {timeout_s:.3g} s") from None
+            if isinstance(error, grpc.RpcError):
+                raise raised_by(error) from error
+            if isinstance(error, asyncio.InvalidStateError):  # gRPC's word for a stream that ended before our write
+                raise await _why(call) from error
+            raise
+        return cls(call, reply)
+
+    @property
+    def lost(self) -> bool:
+        return self._ended.is_set()
+
+    async def close(self, *, detach: bool) -> None:
+        """End the stream; with `detach` wait shortly until the daemon has ended what the session held."""
+        if detach and not self.lost:
+            with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError, TimeoutError):
+                async with asyncio.timeout(DETACH_S):
+                    await self._call.write(pb.AttachRequest(detach=True))
+                    await self._ended.wait()
+        self._call.cancel()
+        self._follower.cancel()
+        await asyncio.wait({self._follower})
+
+    async def _follow(self) -> None:
+        try:
+            while (reply := await self._call.read()) is not _EOF:
+                self.draining = self.draining or reply.draining
+        except grpc.RpcError:
+            return  # the stream's end, and what `lost` says
+        finally:
+            self._ended.set()
+
+
+async def _why(call: Any) -> Exception:
+    """Why a stream ended before its first reply."""
+    code = await call.code()
+    if code is grpc.StatusCode.OK:
+        return LostError("the daemon ended the Attach stream")
+    metadata = await call.trailing_metadata()
+    return raised_by(aio.AioRpcError(code, aio.Metadata(), metadata, await call.details(), None))
