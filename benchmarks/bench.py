@@ -23,6 +23,7 @@ from hybridkv.benchmarks.report import HEADINGS, Row, as_json, print_table
 EXIT_OK, EXIT_WORSE = 0, 1
 NAMES = {
     "data": "hybridkv.benchmarks.data_bench",
+    "directory": "hybridkv.benchmarks.directory_bench",
     "migration": "hybridkv.benchmarks.migration_bench",
     "rpc": "hybridkv.benchmarks.rpc_bench",
 }

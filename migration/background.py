@@ -4,7 +4,7 @@ Takes a view under the directory's lock, plans without it, and carries out under
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -27,6 +27,9 @@ _log = logging.getLogger(__name__)
 
 VIEW_ROWS = 8192
 """Rows one pass looks at in a pool: bounds the time under the lock; the next pass goes on."""
+
+CARRIED_ROWS = 256
+"""Moves that are carried out while the lock is held once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,30 +97,54 @@ class Background:
             highest=blocks.highest[rows] == book.id.tier,
             orphan=blocks.is_orphan(rows),
             blocking_children=blocks.children_from(rows, book.id.tier),
-            parents=blocks.parent[rows],
+            parents=blocks.parent[rows].astype(np.int64),
             lowest=self._reclaim.below(book.index) is None,
             leaving_bytes=leaving,
             draining=self._draining[book.index],
         )
 
     def _carry_out(self, pool: int, moves: list[Move]) -> int:
-        """Moves that were decided without the lock, as far as they still hold: of their rows, those that law 7 lets go
-        now, children before parents."""
-        reasons = {move.row: move.reason for move in moves}
-        figures = {move.row: move.figures for move in moves}
+        """Moves that were decided without the lock, as far as they still hold, some at a time: the number begun or done."""
+        done, begun = 0, np.empty(0, np.int64)
+        for some in _batched(moves, CARRIED_ROWS):
+            with self._directory.lock, self._history.deciding({move.row: move.figures for move in some}):
+                rows = self._still_allowed(pool, some, begun)
+                went = self._lower(pool, rows, {move.row: move.reason for move in some})
+            done += went
+            begun = np.concatenate([begun, np.array(rows, np.int64)])
+            if went < len(rows):
+                break
+        return done
+
+    def _still_allowed(self, pool: int, moves: Sequence[Move], begun: Rows) -> list[int]:
+        """Of the moves' rows, those that law 7 lets go now, children before parents. Children that this pass has `begun` to
+        move, and that are still on their way out, stand in their parents' way no more than those chosen with them."""
+        choice = self._directory.choice
+        rows = np.array([move.row for move in moves], np.int64)
+        leaving = self._leaving(pool, begun[np.isin(self._directory.blocks.parent[begun], rows)])
+        parents, counts = np.unique(choice.parents_above(pool)(leaving), return_counts=True)
+        blocking = choice.blocking_children(pool)
+
+        def blocking_now(rows: Rows) -> Rows:
+            if not len(parents):
+                return blocking(rows)
+            place = np.minimum(np.searchsorted(parents, rows), len(parents) - 1)
+            return np.maximum(0, blocking(rows) - np.where(parents[place] == rows, counts[place], 0))
+
+        return choose_victims([rows], choice.may_go(pool, None), blocking_now, choice.parents_above(pool), len(rows))
+
+    def _leaving(self, pool: int, rows: Rows) -> Rows:
+        """Those that nobody uses and whose transfer out of the pool is in flight."""
+        blocks, transfers = self._directory.blocks, self._directory.state.transfers
+        rows = rows[(blocks.busy[rows] > 0) & (blocks.leases[pool][rows] == 0) & (blocks.holds[rows] == 0)]
+        out = [transfers[row].source == pool and transfers[row].demotes for row in rows.tolist()]
+        return rows[np.array(out, np.bool_)]
+
+    def _lower(self, pool: int, rows: list[int], reasons: dict[int, Reason]) -> int:
         done = 0
-        with self._directory.lock, self._history.deciding(figures):
-            choice = self._directory.choice
-            rows = choose_victims(
-                [np.fromiter(reasons, np.int64, len(reasons))],
-                choice.may_go(pool, None),
-                choice.blocking_children(pool),
-                choice.parents_above(pool),
-                len(reasons),
-            )
-            for reason, group in groupby(rows, key=reasons.__getitem__):
-                freed, started = self._reclaim.lower(pool, list(group), reason, Priority.BACKGROUND)
-                done += freed + started
+        for reason, group in groupby(rows, key=reasons.__getitem__):
+            freed, started = self._reclaim.lower(pool, list(group), reason, Priority.BACKGROUND)
+            done += freed + started
         return done
 
     # ------------------------------------------------------------------------------------------------ up
@@ -151,23 +178,28 @@ class Background:
         if target is None:
             return 0
         moves = promotions(view, thresholds, now, max(0, self.room_above(book)))
-        figures = {move.row: move.figures for move in moves}
-        with directory.lock, self._history.deciding(figures):
-            rows = np.array([move.row for move in moves], np.int64)
-            blocks = directory.blocks
-            rows = rows[
-                (blocks.state[rows] == BlockState.SEALED)
-                & (blocks.busy[rows] == 0)
-                & (blocks.slot[book.index][rows] != NO_SLOT)
-                & (blocks.slot[target.index][rows] == NO_SLOT)
-            ]
-            begun: list[Transfer] = []
-            for size, some in directory.state.by_size(rows):
-                self._carve_ahead(target, size, some)
-                begun += directory.moves.begin(
-                    some, book.index, target.index, Reason.PROMOTE_AT_ACCESSES, Priority.BACKGROUND, keep_source=True
-                )
-            self._send(begun)
+        started = 0
+        for some in _batched(moves, CARRIED_ROWS):
+            with directory.lock, self._history.deciding({move.row: move.figures for move in some}):
+                started += self._begin(book, target, np.array([move.row for move in some], np.int64))
+        return started
+
+    def _begin(self, book: Book, target: Book, rows: Rows) -> int:
+        """Promotions of those of `rows` that still lie here, at rest, and not above: how many."""
+        directory, blocks = self._directory, self._directory.blocks
+        rows = rows[
+            (blocks.state[rows] == BlockState.SEALED)
+            & (blocks.busy[rows] == 0)
+            & (blocks.slot[book.index][rows] != NO_SLOT)
+            & (blocks.slot[target.index][rows] == NO_SLOT)
+        ]
+        begun: list[Transfer] = []
+        for size, some in directory.state.by_size(rows):
+            self._carve_ahead(target, size, some)
+            begun += directory.moves.begin(
+                some, book.index, target.index, Reason.PROMOTE_AT_ACCESSES, Priority.BACKGROUND, keep_source=True
+            )
+        self._send(begun)
         return len(begun)
 
     def _above(self, book: Book) -> Book | None:
@@ -201,3 +233,9 @@ def _head(windows: Iterable[Rows], count: int) -> Rows:
         if have >= count:
             break
     return np.concatenate(taken) if taken else np.empty(0, np.int64)
+
+
+def _batched(moves: list[Move], size: int) -> Iterator[list[Move]]:
+    """The moves in order, so many at a time."""
+    for start in range(0, len(moves), size):
+        yield moves[start : start + size]

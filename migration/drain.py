@@ -57,8 +57,10 @@ class Drain:
     def _untried(self, rows: Rows) -> Rows:
         blocks = self._directory.blocks
         idle = rows[blocks.busy[rows] == 0]
-        names = zip(blocks.namespace[idle].tolist(), idle.tolist(), strict=True)
-        return np.array([row for space, row in names if (space, blocks.keys[row]) not in self._tried], np.int64)
+        names = zip(blocks.namespace[idle].tolist(), blocks.keys.of(idle), strict=True)
+        tried = np.fromiter((name in self._tried for name in names), np.bool_, len(idle))
+        untried: Rows = idle[~tried]
+        return untried
 
     def _most_recent(self, disk: DiskBook, size: int, rows: Rows) -> Rows:
         """Where not all fit, those used last; in the order of use, so that the disk has them in that order."""
@@ -80,6 +82,6 @@ class Drain:
     def _written(self) -> int:
         """Of the blocks tried, those that are on disk now."""
         blocks, disk = self._directory.blocks, self._directory.state.disk
-        found = [blocks.index[space].get(key, NO_ROW) for space, key in self._tried]
+        found = [blocks.find_one(space, key) for space, key in self._tried]
         rows = np.array([row for row in found if row != NO_ROW], np.int64)
         return 0 if disk is None else int(np.count_nonzero(blocks.slot[disk.index][rows] != NO_SLOT))

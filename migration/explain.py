@@ -34,7 +34,7 @@ class Explainer:
             accounts = [
                 (space, self._account(space, key))
                 for space in spaces
-                if space.index in moved or key in self._directory.blocks.index[space.index]
+                if space.index in moved or self._directory.blocks.find_one(space.index, key) != NO_ROW
             ]
             now = self._directory.state.clock.now()
         return [
@@ -47,7 +47,7 @@ class Explainer:
     def _account(self, space: Space, key: bytes) -> dict[str, Any]:
         blocks = self._directory.blocks
         named = {"fingerprint": space.fingerprint.hex(), "key": key.hex(), "block_bytes": space.block_bytes}
-        row = blocks.index[space.index].get(key, NO_ROW)
+        row = blocks.find_one(space.index, key)
         if row == NO_ROW:
             return {**named, "state": "gone", "copies": []}
         state = BlockState(int(blocks.state[row]))

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+import numpy as np
+
 from hybridkv.tiers.directory import Directory
 from hybridkv.tiers.directory.blocks import NO_SLOT
 from hybridkv.tiers.directory.moves import Stage, Transfer
@@ -81,12 +83,13 @@ class MoveHistory:
     def decided(self, transfers: Sequence[Transfer]) -> None:
         """These were begun just now: what they were decided on is noted on them, until they end."""
         blocks = self._directory.blocks
-        spaces = blocks.namespace[[transfer.row for transfer in transfers]].tolist()
+        rows = np.array([transfer.row for transfer in transfers], np.int64)
+        spaces, keys = blocks.namespace[rows].tolist(), blocks.keys.of(rows)
         uses: dict[int, _Values] = {}
-        for transfer, space in zip(transfers, spaces, strict=True):
+        for transfer, space, key in zip(transfers, spaces, keys, strict=True):
             pool = transfer.target if transfer.keep_source else transfer.source
             names, values = self._figures(transfer.row, pool, uses)
-            transfer.note = (space, blocks.keys[transfer.row], names, values)
+            transfer.note = (space, key, names, values)
 
     def ended(self, transfer: Transfer, ended_at: float) -> None:
         """A transfer that was noted has ended, as its stage says. Its row may be another block's by now."""
@@ -102,9 +105,10 @@ class MoveHistory:
         """Copies are about to leave a pool without a transfer."""
         blocks, now = self._directory.blocks, self._directory.state.clock.now()
         uses: dict[int, _Values] = {}
-        for row, space in zip(rows.tolist(), blocks.namespace[rows].tolist(), strict=True):
+        spaces, keys = blocks.namespace[rows].tolist(), blocks.keys.of(rows)
+        for row, space, key in zip(rows.tolist(), spaces, keys, strict=True):
             names, values = self._figures(row, pool, uses)
-            self._add((space, blocks.keys[row], now, now, pool, None, reason, outcome, names, values))
+            self._add((space, key, now, now, pool, None, reason, outcome, names, values))
 
     def removed(self, rows: Rows, reason: Reason) -> None:
         """Blocks are about to go from every tier because somebody asked: one entry for each copy."""

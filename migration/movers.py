@@ -23,7 +23,7 @@ from hybridkv.tiers.directory.blocks import Checksum
 from hybridkv.tiers.directory.moves import Transfer
 from hybridkv.tiers.disk import DiskBlock, DiskRef, ReadOutcome
 from hybridkv.tiers.errors import DiskFullError, HybridKVError
-from hybridkv.tiers.replacement import NO_ROW
+from hybridkv.tiers.replacement import NO_ROW, Rows
 from hybridkv.tiers.states import Reason
 
 
@@ -199,17 +199,19 @@ class DiskWriter:
         return [cargo for number, cargo in enumerate(batch) if number not in wrong]
 
     def _blocks(self, batch: Sequence[Cargo]) -> list[DiskBlock]:
-        blocks, size = self._memory.directory.blocks, batch[0].transfer.size
-        memory = self._memory.cpu_array.data
+        memory, size = self._memory.cpu_array.data, batch[0].transfer.size
+        parents = self._memory.directory.blocks.parent_keys.of(_rows(batch))
         return [
             DiskBlock(
                 fingerprint,
-                blocks.keys[row],
-                blocks.parent_keys[row],
+                key,
+                parent,
                 checksum,
                 memory[cargo.source : cargo.source + size],
             )
-            for cargo, row, fingerprint, checksum in _names(self._memory.directory, batch)
+            for (cargo, fingerprint, key, checksum), parent in zip(
+                _names(self._memory.directory, batch), parents, strict=True
+            )
         ]
 
     def _put(self, blocks: list[DiskBlock]) -> list[int | None]:
@@ -279,23 +281,27 @@ class DiskReader:
         self._watch.note()
 
     def _refs(self, batch: Sequence[Cargo]) -> list[DiskRef]:
-        keys, size = self._memory.directory.blocks.keys, batch[0].transfer.size
+        size = batch[0].transfer.size
         return [
-            DiskRef(fingerprint, keys[row], cargo.source, checksum, size)
-            for cargo, row, fingerprint, checksum in _names(self._memory.directory, batch)
+            DiskRef(fingerprint, key, cargo.source, checksum, size)
+            for cargo, fingerprint, key, checksum in _names(self._memory.directory, batch)
         ]
 
     def close(self) -> None:
         """The store is the memory's to close."""
 
 
-def _names(directory: Directory, batch: Sequence[Cargo]) -> Iterator[tuple[Cargo, int, bytes, int]]:
-    """(cargo, row, fingerprint, checksum) of each."""
+def _names(directory: Directory, batch: Sequence[Cargo]) -> Iterator[tuple[Cargo, bytes, bytes, int]]:
+    """(cargo, fingerprint, key, checksum) of each."""
     blocks, fingerprints = directory.blocks, [space.fingerprint for space in directory.state.spaces]
-    rows = [cargo.transfer.row for cargo in batch]
+    rows = _rows(batch)
     spaces, checksums = blocks.namespace[rows].tolist(), blocks.checksum[rows].tolist()
-    for cargo, row, space, checksum in zip(batch, rows, spaces, checksums, strict=True):
-        yield cargo, row, fingerprints[space], checksum
+    for cargo, space, key, checksum in zip(batch, spaces, blocks.keys.of(rows), checksums, strict=True):
+        yield cargo, fingerprints[space], key, checksum
+
+
+def _rows(batch: Sequence[Cargo]) -> Rows:
+    return np.array([cargo.transfer.row for cargo in batch], np.int64)
 
 
 def note_checksums(
@@ -307,7 +313,7 @@ def note_checksums(
     """
     directory = memory.directory
     blocks, size = directory.blocks, batch[0].transfer.size
-    rows = np.array([cargo.transfer.row for cargo in batch], np.int64)
+    rows = _rows(batch)
     known = blocks.checked[rows]
     asked = (known != Checksum.VERIFIED) & (verify | (known != Checksum.CLAIMED))
     numbers = np.flatnonzero(asked)

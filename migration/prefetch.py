@@ -99,7 +99,7 @@ class Prefetches:
         waiting, self._waiting = self._waiting, {}
         alive = {name: wish for name, wish in waiting.items() if wish.give_up_at is None or wish.give_up_at > now}
         for wish in dict.fromkeys(alive.values()):
-            found = [blocks.index[space].get(key, NO_ROW) for (space, key), other in alive.items() if other == wish]
+            found = [blocks.find_one(space, key) for (space, key), other in alive.items() if other == wish]
             rows = self._to_bring(np.array([row for row in found if row != NO_ROW], np.int64), wish.target)
             for size, some in self._directory.state.by_size(rows):
                 self._begin(some, wish)

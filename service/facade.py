@@ -122,7 +122,7 @@ class Host(HostBase):
             check_device(tier, device)
             return self.migrator.demand.acquires.acquire(
                 owner,
-                keys.as_list(),
+                keys,
                 tier=tier,
                 device=device,
                 views=views,
@@ -243,7 +243,7 @@ class Host(HostBase):
             check_device(tier, device)
             return self.migrator.demand.reserves.reserve(
                 owner,
-                keys.as_list(),
+                keys,
                 parent=parent or b"",
                 tier=tier,
                 device=device,
@@ -307,7 +307,7 @@ class Host(HostBase):
     def _rows(self, session: int, keys: Keys) -> Rows:
         owner = self._sessions.live(session)
         check_keys(self._space(owner), keys, self._sessions.told(session).keys_per_call_count)
-        return self.directory.sealed(owner.namespace, keys.as_list())
+        return self.directory.sealed(owner.namespace, keys)
 
     def _space(self, owner: Session) -> Space:
         return self.directory.state.spaces[owner.namespace]

@@ -9,6 +9,7 @@ Not done here: choosing what to empty (migration/reclaim.py), committing memory 
 
 from collections.abc import Callable
 from enum import IntEnum
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +61,9 @@ class _Extent:
     @property
     def slots(self) -> int:
         return len(self.use)
+
+
+_free_count = attrgetter("free_count")
 
 
 class ExtentTable:
@@ -211,26 +215,25 @@ class ExtentTable:
 
     def free_slots(self, size: int) -> int:
         """Slots of `size` bytes that `take` would give now."""
-        return sum(
-            self._extents[i].free_count
-            for i in self._by_size.get(size, ())
-            if self._extents[i].state is ExtentState.CARVED
-        )
+        return sum(map(_free_count, self._giving(size)))
+
+    def _giving(self, size: int) -> list[_Extent]:
+        """Extents that have free slots of that size for whoever asks."""
+        extents, carved = self._extents, ExtentState.CARVED
+        numbers = self._by_size.get(size, ())
+        return [e for e in map(extents.__getitem__, numbers) if e.free_count and e.state is carved]
 
     def take(self, size: int, rows: NDArray[np.int64], use: SlotUse) -> NDArray[np.int64]:
         """Take a slot for each of `rows`, or for the first of them that fit: offsets, int64 [<= len(rows)].
 
         The fullest extent gives first, so that others empty by themselves.
         """
-        carved = [i for i in self._by_size.get(size, ()) if self._extents[i].state is ExtentState.CARVED]
-        carved.sort(key=lambda i: self._extents[i].free_count)
         taken: list[NDArray[np.int64]] = []
         done = 0
-        for number in carved:
-            extent = self._extents[number]
+        for extent in sorted(self._giving(size), key=_free_count):
             n = min(extent.free_count, len(rows) - done)
-            if n <= 0:
-                continue
+            if n == 0:
+                break
             index = extent.free[extent.free_count - n : extent.free_count][::-1].astype(np.int64)
             extent.free_count -= n
             extent.use[index] = use
@@ -243,6 +246,9 @@ class ExtentTable:
     def _grouped(self, offsets: NDArray[np.int64]) -> list[tuple[_Extent, NDArray[np.int64], NDArray[np.int64]]]:
         """Per extent: its slots' numbers in it, and their positions in `offsets`."""
         extents = self.extents_of(offsets)
+        if len(extents) and extents.min() == extents.max():
+            extent = self._extents[extents[0]]
+            return [(extent, (offsets - extent.first) // extent.size, np.arange(len(offsets)))]
         groups = []
         for number in np.unique(extents).tolist():
             extent = self._extents[number]
@@ -270,10 +276,10 @@ class ExtentTable:
             extent.free_count += len(index)
 
     def _uncount(self, extent: _Extent, index: NDArray[np.int64]) -> None:
-        uses, counts = np.unique(extent.use[index], return_counts=True)
-        for use, count in zip(uses.tolist(), counts.tolist(), strict=True):
-            if use == SlotUse.FREE:
-                raise AssertionError("a free slot was given back or re-used without being taken")
+        counts = np.bincount(extent.use[index], minlength=len(self.bytes_by_use)).tolist()
+        if counts[SlotUse.FREE]:
+            raise AssertionError("a free slot was given back or re-used without being taken")
+        for use, count in enumerate(counts):
             self.bytes_by_use[use] -= count * extent.size
 
     def use_of(self, offset: int) -> SlotUse:

@@ -61,6 +61,20 @@ def test_above_high_the_coldest_go_down_until_low(make_host: MakeHost) -> None:
     assert len(rig.inside("gpu0")) == 8
 
 
+def test_a_chain_goes_in_one_pass_although_the_lock_is_let_go_in_between(
+    make_host: MakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hybridkv.migration.background.CARRIED_ROWS", 2)
+    rig = make_host(gpu__idle_timeout_s=60)
+    rig.worker.put(range(50, 62))
+    rig.host.remove(rig.worker.session, keys(range(50, 62)))  # host memory is carved
+    assert rig.worker.write(range(9), tier=Tier.GPU) == [NEW] * 9
+    rig.clock.advance(100)
+    pass_once(rig)
+    assert rig.inside("gpu0") == set()
+    assert rig.moves(source="gpu0", target="cpu", reason="idle") == {"done": 9}
+
+
 def test_leased_blocks_are_passed_over(make_host: MakeHost) -> None:
     rig = make_host(gpu__high_watermark=0.75, gpu__low_watermark=0.5)
     rig.worker.put(range(14), Tier.GPU)

@@ -1,5 +1,6 @@
 """The daemon in this process: its sockets, health, reflection, metrics, and how it starts and stops."""
 
+import gc
 import os
 import shutil
 import socket
@@ -277,3 +278,12 @@ def test_the_admin_client_reads_and_acts(daemon: DaemonThread, config: Config, w
 def test_an_absent_daemon_is_unavailable(tmp_path: Path) -> None:
     with AdminClient(f"unix://{tmp_path}/none.sock") as client, pytest.raises(UnavailableError):
         client.stats()
+
+
+def test_collections_spare_what_a_daemon_began_with() -> None:
+    before = gc.get_freeze_count()
+    try:
+        daemon_module.spare_collections()
+        assert gc.get_freeze_count() > before + 1000
+    finally:
+        gc.unfreeze()

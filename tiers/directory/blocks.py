@@ -4,12 +4,18 @@ No lock (the directory's protects it). A *row* stands for one block from its res
 holds its number any more; rows are reused.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridkv.tiers.directory.columns import Column
+from hybridkv.tiers.directory.key_column import KeyColumn
+from hybridkv.tiers.directory.key_hash import KeyHash
+from hybridkv.tiers.directory.key_index import KeyIndex
+from hybridkv.tiers.directory.packed import PackedKeys
 from hybridkv.tiers.replacement import NO_ROW, Rows
 from hybridkv.tiers.states import BlockState, Tier
 
@@ -20,6 +26,7 @@ NOWHERE = 3
 """In the `highest` column: no copy, lower than every tier."""
 
 _GROWTH_ROWS = 1024
+_LARGEST_GROWTH_ROWS = 16384  # some hundred microseconds
 
 
 class Checksum(IntEnum):
@@ -36,149 +43,220 @@ class BlockTable:
     `slot[p][row]` is the copy's place in pool p: a byte offset, on DISK the segment's number. `children_at[t][row]`
     counts children whose highest copy lies in tier t; a reserved block counts at the tier it is written to.
     `next_child[row]` is the child that came or was used last; it may be gone, and its row another's: hold it against `parent`.
+    Columns are replaced by longer ones when rows are allocated. All keys of a namespace have one width.
     """
 
-    def __init__(self, pool_tiers: Sequence[Tier]) -> None:
+    state: NDArray[np.uint8]
+    namespace: NDArray[np.int16]
+    parent: NDArray[np.int32]
+    next_child: NDArray[np.int32]
+    highest: NDArray[np.uint8]
+    children_at: list[NDArray[np.int32]]
+    slot: list[NDArray[np.int64]]
+    leases: list[NDArray[np.uint16]]
+    holds: NDArray[np.uint16]
+    busy: NDArray[np.uint8]
+    checksum: NDArray[np.uint64]
+    checked: NDArray[np.uint8]
+    accesses: NDArray[np.float32]
+    last_access: NDArray[np.float64]
+    window_count: NDArray[np.uint16]
+    window_opened_at: NDArray[np.float64]
+    sealed_at: NDArray[np.float64]
+    moved_at: NDArray[np.float64]
+    standing: NDArray[np.uint8]
+    standing_until: NDArray[np.float64]
+    arrived_at: list[NDArray[np.float64]]
+
+    def __init__(self, pool_tiers: Sequence[Tier], *, seed: int | None = None) -> None:
+        """`seed` of the index's hash; None: drawn for this process."""
         self.pool_tiers = list(pool_tiers)
-        pools = len(self.pool_tiers)
-        self.state = np.zeros(0, np.uint8)
-        self.namespace = np.zeros(0, np.int16)
-        self.parent = np.zeros(0, np.int64)
-        self.next_child = np.zeros(0, np.int64)
-        self.highest = np.zeros(0, np.uint8)
-        self.children_at = [np.zeros(0, np.int32) for _ in Tier]
-        self.slot = [np.zeros(0, np.int64) for _ in range(pools)]
-        self.leases = [np.zeros(0, np.uint16) for _ in range(pools)]
-        self.holds = np.zeros(0, np.uint16)
-        self.busy = np.zeros(0, np.uint8)
-        self.checksum = np.zeros(0, np.uint64)
-        self.checked = np.zeros(0, np.uint8)
-        self.accesses = np.zeros(0, np.float32)
-        self.last_access = np.zeros(0, np.float64)
-        self.window_count = np.zeros(0, np.uint16)
-        self.window_opened_at = np.zeros(0, np.float64)
-        self.sealed_at = np.zeros(0, np.float64)
-        self.moved_at = np.zeros(0, np.float64)
-        self.standing = np.zeros(0, np.uint8)
-        self.standing_until = np.zeros(0, np.float64)
-        self.arrived_at = [np.zeros(0, np.float64) for _ in range(pools)]
-        self.keys: list[bytes] = []
-        self.parent_keys: list[bytes] = []
-        self.index: list[dict[bytes, int]] = []
+        self._columns = {name: Column(dtype, fill=fill) for name, (dtype, fill) in _COLUMNS.items()}
+        self._lists = {
+            name: [Column(dtype, fill=fill) for _ in (Tier if name == "children_at" else self.pool_tiers)]
+            for name, (dtype, fill) in _COLUMN_LISTS.items()
+        }
+        self.keys = KeyColumn()
+        self.parent_keys = KeyColumn()
         self.orphans: dict[tuple[int, bytes], set[int]] = {}
-        self._free: list[int] = []
+        self._namespaces = 0
+        self._hash = KeyHash(seed)
+        self._index = KeyIndex()
+        self._free = Column(np.int32)
+        self._free_count = 0
         self._grow(_GROWTH_ROWS)  # so that an index of NO_ROW, which is masked afterwards, hits a row
 
     def __len__(self) -> int:
-        return len(self.state) - len(self._free)
+        return len(self.state) - self._free_count
 
     # ------------------------------------------------------------------------------------------------ rows
 
     def add_namespace(self) -> int:
-        self.index.append({})
-        return len(self.index) - 1
-
-    def find(self, namespace: int, keys: Sequence[bytes]) -> Rows:
-        """Row of each key, NO_ROW where the namespace has none. int64 [n]."""
-        get = self.index[namespace].get
-        return np.fromiter((get(key, NO_ROW) for key in keys), np.int64, len(keys))
+        self._namespaces += 1
+        return self._namespaces - 1
 
     def allocate(self, count: int) -> Rows:
         """`count` unused rows, their columns clean."""
-        if len(self._free) < count:
-            self._grow(max(_GROWTH_ROWS, len(self.state) // 2, count - len(self._free)))
-        rows = np.array(self._free[len(self._free) - count :][::-1], np.int64)
-        del self._free[len(self._free) - count :]
+        if self._free_count < count:
+            more = max(_GROWTH_ROWS, min(len(self.state) // 4, _LARGEST_GROWTH_ROWS), count - self._free_count)
+            self._grow(more)
+        left = self._free_count - count
+        rows = self._free.values[left : self._free_count][::-1].astype(np.int64)
+        self._free_count = left
         return rows
 
     def _grow(self, count: int) -> None:
-        old = len(self.state)
+        old = len(self._free)
         new = old + count
-        for name, fill in _FILLS.items():
-            setattr(self, name, _grown(getattr(self, name), new, fill))
-        for name, fill in _LIST_FILLS.items():
-            setattr(self, name, [_grown(column, new, fill) for column in getattr(self, name)])
-        self.keys.extend([b""] * count)
-        self.parent_keys.extend([b""] * count)
-        self._free.extend(range(new - 1, old - 1, -1))
+        for name, column in self._columns.items():
+            column.extend(new)
+            setattr(self, name, column.values)
+        for name, columns in self._lists.items():
+            for column in columns:
+                column.extend(new)
+            setattr(self, name, [column.values for column in columns])
+        self.keys.extend(new)
+        self.parent_keys.extend(new)
+        self._free.extend(new)
+        self._set_free(np.arange(new - 1, old - 1, -1))
+
+    def _set_free(self, rows: Rows) -> None:
+        self._free.values[self._free_count : self._free_count + len(rows)] = rows
+        self._free_count += len(rows)
 
     def recycle(self, rows: Rows) -> None:
         """The rows are unused from now on."""
-        for name, fill in _FILLS.items():
+        for name, (_, fill) in _COLUMNS.items():
             getattr(self, name)[rows] = fill
-        for name, fill in _LIST_FILLS.items():
+        for name, (_, fill) in _COLUMN_LISTS.items():
             for column in getattr(self, name):
                 column[rows] = fill
-        unused = rows.tolist()
-        for row in unused:
-            self.keys[row] = self.parent_keys[row] = b""
-        self._free.extend(unused)
+        self.keys.clear(rows)
+        self.parent_keys.clear(rows)
+        self._set_free(rows)
+
+    # ------------------------------------------------------------------------------------------------ keys
+
+    def find(self, namespace: int, keys: Sequence[bytes] | PackedKeys) -> Rows:
+        """Row of each key, NO_ROW where the namespace has none. int64 [n]."""
+        packed = PackedKeys.of(keys)
+        return self._index.find(
+            self._hash.of(packed.words, namespace),
+            lambda rows, at: (
+                self.keys.equal(rows, packed if len(at) == len(packed) else packed[at])
+                & (self.namespace.take(rows) == namespace)
+            ),
+        )
+
+    def find_one(self, namespace: int, key: bytes) -> int:
+        """The same of one key, of any length."""
+        if len(key) > self.keys.key_bytes:
+            return NO_ROW
+        return self._index.find_one(
+            self._hash.of_one(key, namespace),
+            lambda row: bool(self.namespace[row] == namespace) and self.keys[row] == key,
+        )
+
+    def _unfind(self, rows: Rows) -> None:
+        self._index.remove(self._hash.of(self.keys.words(rows), self.namespace[rows]), rows)
 
     # ------------------------------------------------------------------------------------------------ chains
 
     def insert(
-        self, namespace: int, keys: Sequence[bytes], rows: Rows, parent_keys: Sequence[bytes], state: BlockState
+        self,
+        namespace: int,
+        keys: Sequence[bytes] | PackedKeys,
+        rows: Rows,
+        parent_keys: Sequence[bytes] | PackedKeys,
+        state: BlockState,
+        parents: Rows | None = None,
     ) -> None:
-        """Make `rows` the blocks of `keys` and join them with their chains: parents, and children that came earlier."""
-        index = self.index[namespace]
+        """Make `rows` the blocks of `keys`, which are new and distinct, and join them with their chains: parents, and
+        children that came earlier. An empty parent key is none. `parents`: their rows, where the caller knows them."""
+        packed, before = PackedKeys.of(keys), PackedKeys.of(parent_keys)
         self.namespace[rows] = namespace
         self.state[rows] = state
-        for row, key, parent_key in zip(rows.tolist(), keys, parent_keys, strict=True):
-            index[key] = row
-            self.keys[row] = key
-            self.parent_keys[row] = parent_key
-            if parent_key:
-                parent = index.get(parent_key, NO_ROW)
-                if parent != NO_ROW:
-                    self._adopt(parent, row)
-                else:
-                    self.orphans.setdefault((namespace, parent_key), set()).add(row)
-            for child in self.orphans.pop((namespace, key), ()) if self.orphans else ():
-                self._adopt(row, child)
+        self.keys.put(rows, packed)
+        self.parent_keys.put(rows, before)
+        self._index.insert(self._hash.of(packed.words, namespace), rows)
+        if self.orphans:
+            self._adopt_orphans(namespace, packed.as_list(), rows)
+        named = np.flatnonzero(before.lengths)
+        if len(named):
+            found = self.find(namespace, before[named]) if parents is None else parents[named]
+            known = found != NO_ROW
+            self._adopt(found[known], rows[named[known]])
+            self._add_orphans(rows[named[~known]])
 
     def unindex(self, rows: Rows) -> None:
         """The blocks are findable no more, their children become orphans. The rows stay until they are recycled."""
+        if not len(rows):
+            return
+        self._unfind(rows)
+        self._leave_parents(rows)
         self._orphan_children(rows[self.children_from(rows, Tier.DISK) > 0])
-        for row in rows.tolist():
-            index, key = self.index[self.namespace[row]], self.keys[row]
-            if index.get(key) == row:
-                del index[key]
-            self._leave_parent(row)
+
+    def _adopt(self, parents: Rows, children: Rows) -> None:
+        self.parent[children] = parents
+        self.next_child[parents] = children
+        self._count_children(parents, self.highest[children], 1)
+
+    def _leave_parents(self, rows: Rows) -> None:
+        parents = self.parent[rows]
+        known = parents != NO_ROW
+        self._count_children(parents[known], self.highest[rows[known]], -1)
+        self.parent[rows] = NO_ROW
+        if self.orphans:
+            self._discard_orphans(rows[~known])
+
+    def _count_children(self, parents: NDArray[Any], tiers: NDArray[np.uint8], change: int) -> None:
+        """Each parent has one child more, or less, whose highest copy lies in that tier (NOWHERE: in none)."""
+        for tier, counts in enumerate(self.children_at):
+            there = parents[tiers == tier]
+            if len(there):
+                np.add.at(counts, there, change)
 
     def _orphan_children(self, parents: Rows) -> None:
+        """Linear in the table, where there are any."""
         if not len(parents):
             return
-        for child in np.flatnonzero(np.isin(self.parent, parents)).tolist():
-            parent = int(self.parent[child])
-            self.orphans.setdefault((int(self.namespace[child]), self.keys[parent]), set()).add(child)
-            self.parent[child] = NO_ROW
+        chosen = np.zeros(len(self.state), np.bool_)
+        chosen[parents] = True
+        children = np.flatnonzero(self.parent != NO_ROW)
+        children = children[chosen[self.parent[children]]]
+        self.parent[children] = NO_ROW
+        self._add_orphans(children)
         for column in self.children_at:
             column[parents] = 0
 
-    def _adopt(self, parent: int, child: int) -> None:
-        self.parent[child] = parent
-        self.next_child[parent] = child
-        if self.highest[child] != NOWHERE:
-            self.children_at[self.highest[child]][parent] += 1
+    # ------------------------------------------------------------------------------------------------ orphans
 
-    def _leave_parent(self, row: int) -> None:
-        parent = int(self.parent[row])
-        if parent != NO_ROW:
-            if self.highest[row] != NOWHERE:
-                self.children_at[self.highest[row]][parent] -= 1
-            self.parent[row] = NO_ROW
-        elif self.parent_keys[row]:
-            where = (int(self.namespace[row]), self.parent_keys[row])
+    def is_orphan(self, rows: Rows) -> NDArray[np.bool_]:
+        """Blocks that name a parent which is not here. bool [n]."""
+        return np.asarray(self.parent_keys.given(rows) & (self.parent[rows] == NO_ROW))
+
+    def _add_orphans(self, rows: Rows) -> None:
+        for row, where in zip(rows.tolist(), self._parent_names(rows), strict=True):
+            self.orphans.setdefault(where, set()).add(row)
+
+    def _discard_orphans(self, rows: Rows) -> None:
+        rows = rows[self.parent_keys.given(rows)]
+        for row, where in zip(rows.tolist(), self._parent_names(rows), strict=True):
             siblings = self.orphans.get(where)
             if siblings is not None:
                 siblings.discard(row)
                 if not siblings:
                     del self.orphans[where]
 
-    def is_orphan(self, rows: Rows) -> NDArray[np.bool_]:
-        """Blocks that name a parent which is not here. bool [n]."""
-        named = np.fromiter((bool(self.parent_keys[row]) for row in rows.tolist()), np.bool_, len(rows))
-        return np.asarray(named & (self.parent[rows] == NO_ROW))
+    def _parent_names(self, rows: Rows) -> Iterator[tuple[int, bytes]]:
+        """Namespace and parent key of each."""
+        return zip(self.namespace[rows].tolist(), self.parent_keys.of(rows), strict=True)
+
+    def _adopt_orphans(self, namespace: int, keys: list[bytes], rows: Rows) -> None:
+        for row, key in zip(rows.tolist(), keys, strict=True):
+            children = self.orphans.pop((namespace, key), None)
+            if children:
+                self._adopt(np.full(len(children), row), np.fromiter(children, np.int64, len(children)))
 
     # ------------------------------------------------------------------------------------------------ tiers
 
@@ -200,9 +278,8 @@ class BlockTable:
         self.highest[rows] = new
         parents = self.parent[rows]
         known = parents != NO_ROW
-        for tier, counts in enumerate(self.children_at):
-            np.subtract.at(counts, parents[known & (old == tier)], 1)
-            np.add.at(counts, parents[known & (new == tier)], 1)
+        self._count_children(parents[known], old[known], -1)
+        self._count_children(parents[known], new[known], 1)
 
     def children_from(self, rows: Rows, tier: Tier) -> NDArray[np.int64]:
         """Number of children whose highest copy lies in `tier` or above. int64 [n]."""
@@ -218,30 +295,50 @@ class BlockTable:
             counts += column[rows] != NO_SLOT
         return counts
 
+    # ------------------------------------------------------------------------------------------------ law
 
-_FILLS: dict[str, int] = {
-    "state": BlockState.FREE,
-    "namespace": 0,
-    "parent": NO_ROW,
-    "next_child": NO_ROW,
-    "highest": NOWHERE,
-    "holds": 0,
-    "busy": 0,
-    "checksum": 0,
-    "checked": 0,
-    "accesses": 0,
-    "last_access": 0,
-    "window_count": 0,
-    "window_opened_at": 0,
-    "sealed_at": 0,
-    "moved_at": 0,
-    "standing": 0,
-    "standing_until": 0,
+    def check(self) -> list[str]:
+        """One line for each live row that its key does not lead to, and for whatever else the index leads to."""
+        live = np.flatnonzero((self.state == BlockState.SEALED) | (self.state == BlockState.RESERVED))
+        found = self._index.check()
+        for namespace in np.unique(self.namespace[live]).tolist():
+            rows = live[self.namespace[live] == namespace]
+            led = self.find(namespace, self.keys.of(rows))
+            found += [
+                f"law 1: the index leads the key of row {row} to {other}"
+                for row, other in zip(rows.tolist(), led.tolist(), strict=True)
+                if row != other
+            ]
+        if len(self._index) != len(live):
+            found.append(f"law 5: {len(live)} rows are live, {len(self._index)} are findable")
+        return found
+
+
+_COLUMNS: dict[str, tuple[type[np.generic], int]] = {
+    "state": (np.uint8, BlockState.FREE),
+    "namespace": (np.int16, 0),
+    "parent": (np.int32, NO_ROW),
+    "next_child": (np.int32, NO_ROW),
+    "highest": (np.uint8, NOWHERE),
+    "holds": (np.uint16, 0),
+    "busy": (np.uint8, 0),
+    "checksum": (np.uint64, 0),
+    "checked": (np.uint8, 0),
+    "accesses": (np.float32, 0),
+    "last_access": (np.float64, 0),
+    "window_count": (np.uint16, 0),
+    "window_opened_at": (np.float64, 0),
+    "sealed_at": (np.float64, 0),
+    "moved_at": (np.float64, 0),
+    "standing": (np.uint8, 0),
+    "standing_until": (np.float64, 0),
 }
-_LIST_FILLS: dict[str, int] = {"children_at": 0, "slot": NO_SLOT, "leases": 0, "arrived_at": 0}
+"""Type of each column, and what it holds in unused rows."""
 
-
-def _grown(column: NDArray[np.generic], length: int, fill: int) -> NDArray[np.generic]:
-    grown = np.full(length, fill, column.dtype)
-    grown[: len(column)] = column
-    return grown
+_COLUMN_LISTS: dict[str, tuple[type[np.generic], int]] = {
+    "children_at": (np.int32, 0),
+    "slot": (np.int64, NO_SLOT),
+    "leases": (np.uint16, 0),
+    "arrived_at": (np.float64, 0),
+}
+"""Likewise; `children_at` has a column a tier, the others one a pool."""

@@ -1,6 +1,7 @@
 """Which copies may go from a pool, coldest first: the policy's order, the holds, and law 7."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,9 @@ from hybridkv.tiers.directory.state import State
 from hybridkv.tiers.replacement import NO_ROW, Rows
 from hybridkv.tiers.states import BlockState, Tier
 from hybridkv.tiers.victims import choose_victims
+
+_FIRST_WINDOW = 256
+_LAST_WINDOW = 8192
 
 
 class Choice:
@@ -34,31 +38,38 @@ class Choice:
         """int64[n]: slots that are free once the copy is gone: 1, or 0 where a lapsed holder may still look at it."""
         book, column = self._state.books[pool], self._state.blocks.slot[pool]
         haunted = book.haunted_slots if isinstance(book, MappedBook) else {}
+        if not haunted:
+            return lambda rows: np.ones(len(rows), np.int64)
         return lambda rows: np.fromiter((slot not in haunted for slot in column[rows].tolist()), np.int64, len(rows))
 
     def scan(self, pool: int) -> Iterator[Rows]:
         """The pool's rows: copies of blocks that lie higher, then orphans, then those that hints made cold, then the
         policy's order, then those that hints keep."""
-        first, standings, now = self._first_victims(pool), self._state.standings, self._state.clock.now()
-        if len(first):
-            yield first
+        standings, now = self._state.standings, self._state.clock.now()
+        yield from self._first_victims(pool)
         for window in standings.listed(pool, Standing.COLD, now):
-            yield _without(window, first)
+            yield self._without_first(pool, window)
         for window in self._state.books[pool].policy.scan():
-            rest = _without(window, first)
+            rest = self._without_first(pool, window)
             yield rest[standings.at(rest, now) == Standing.NONE] if standings.any_in(pool) else rest
         for window in standings.listed(pool, Standing.KEPT, now):
-            yield _without(window, first)
+            yield self._without_first(pool, window)
 
-    def _first_victims(self, pool: int) -> Rows:
-        state = self._state
-        shadowed = state.shadowed[pool] if state.books[pool].id.tier is Tier.CPU else {}
-        rows = dict.fromkeys(shadowed)
-        for orphans in state.blocks.orphans.values():
-            rows.update(dict.fromkeys(sorted(orphans)))
-        array = np.fromiter(rows, np.int64, len(rows))
-        here: Rows = array[state.blocks.slot[pool][array] != NO_SLOT]
-        return here
+    def _first_victims(self, pool: int) -> Iterator[Rows]:
+        """Copies of blocks that lie higher, then the other orphans, in windows: there may be many."""
+        slots, shadowed = self._state.blocks.slot[pool], self._state.shadowed[pool]
+        yield from _windows(shadowed)
+        orphans = (row for siblings in self._state.blocks.orphans.values() for row in sorted(siblings))
+        for window in _windows(row for row in orphans if row not in shadowed):
+            yield window[slots[window] != NO_SLOT]
+
+    def _without_first(self, pool: int, window: Rows) -> Rows:
+        """Those that `_first_victims` does not name."""
+        blocks = self._state.blocks
+        first = blocks.is_orphan(window)
+        if self._state.books[pool].id.tier is Tier.CPU:
+            first |= blocks.highest[window] < Tier.CPU
+        return window[~first]
 
     def may_go(self, pool: int, size: int | None) -> Callable[[Rows], NDArray[np.bool_]]:
         """bool[n]: sealed here, not leased here, in no request and no move, and of the block size asked for."""
@@ -96,20 +107,29 @@ class Choice:
 
     def _witness(self, pool: int, picked: list[int]) -> None:
         """Hold the pick against laws 4 and 7 by other means than the ones that made it; `check` reports what is found."""
-        blocks, tier = self._state.blocks, self._state.books[pool].id.tier
-        going = set(picked)
-        for row in picked:
-            if blocks.leases[pool][row] or blocks.holds[row] or blocks.busy[row]:
-                self._state.broken.append(f"law 4: row {row} was picked from {self._state.books[pool].id} while held")
+        blocks, broken, name = self._state.blocks, self._state.broken, self._state.books[pool].id
         rows = np.array(picked, np.int64)
-        blocking = np.where(self._is_highest(pool, rows), blocks.children_from(rows, tier), 0)
-        for row in rows[blocking > 0].tolist():
-            children = np.flatnonzero((blocks.parent == row) & (blocks.highest <= tier))
-            if not going.issuperset(children.tolist()):
-                self._state.broken.append(
-                    f"law 7: row {row} was picked from {self._state.books[pool].id} before its children"
-                )
+        held = (blocks.leases[pool][rows] > 0) | (blocks.holds[rows] > 0) | (blocks.busy[rows] > 0)
+        broken += [f"law 4: row {row} was picked from {name} while held" for row in rows[held].tolist()]
+        highest = self._is_highest(pool, rows)
+        going = _children_before(rows, np.where(highest, blocks.parent[rows], NO_ROW))
+        staying = highest & (blocks.children_from(rows, name.tier) > going)
+        broken += [f"law 7: row {row} was picked from {name} before its children" for row in rows[staying].tolist()]
 
 
-def _without(window: Rows, first: Rows) -> Rows:
-    return window[~np.isin(window, first)] if len(first) else window
+def _children_before(rows: Rows, parents: Rows) -> NDArray[np.int64]:
+    """How many rows before each of `rows` have it as their parent. int64 [n]."""
+    if not len(rows):
+        return np.zeros(0, np.int64)
+    order = np.argsort(rows)
+    place = order[np.minimum(np.searchsorted(rows[order], parents), len(rows) - 1)]
+    before = (rows[place] == parents) & (np.arange(len(rows)) < place)
+    return np.bincount(place[before], minlength=len(rows))
+
+
+def _windows(rows: Iterable[int]) -> Iterator[Rows]:
+    """The rows in arrays that begin small."""
+    left, size = iter(rows), _FIRST_WINDOW
+    while len(window := np.fromiter(islice(left, size), np.int64)):
+        yield window
+        size = min(2 * size, _LAST_WINDOW)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hybridkv.tiers.directory.blocks import NO_SLOT, NOWHERE
+from hybridkv.tiers.directory.blocks import NO_SLOT
 from hybridkv.tiers.directory.books import DiskBook, MappedBook, Slots
 from hybridkv.tiers.directory.state import State
 from hybridkv.tiers.extents import SlotUse
@@ -40,12 +40,11 @@ class Copies:
             return
         blocks = self._state.blocks
         space = self._state.spaces[blocks.namespace[rows[0]]]
-        numbers = rows.tolist()
         book.headers.publish(
             book.table.header_indices(slots),
             fingerprint=space.fingerprint,
-            keys=[blocks.keys[row] for row in numbers],
-            parents=[blocks.parent_keys[row] for row in numbers],
+            keys=blocks.keys.of(rows),
+            parents=blocks.parent_keys.of(rows),
             lengths=np.full(len(rows), space.block_bytes, np.uint64),
             checksums=blocks.checksum[rows],
             sealed_at=blocks.sealed_at[rows],
@@ -85,10 +84,10 @@ class Copies:
     def _retire(self, rows: Rows, slots: Slots, book: MappedBook | DiskBook) -> None:
         if isinstance(book, DiskBook):
             blocks, spaces = self._state.blocks, self._state.spaces
-            for row, segment in zip(rows.tolist(), slots.tolist(), strict=True):
-                wanted_gone = blocks.state[row] == _REMOVED
-                gone = book.to_remove if wanted_gone else book.to_delete
-                gone.append((spaces[blocks.namespace[row]].fingerprint, blocks.keys[row], segment))
+            removed = blocks.state[rows] == _REMOVED
+            for gone, some in ((book.to_remove, removed), (book.to_delete, ~removed)):
+                fingerprints = [spaces[number].fingerprint for number in blocks.namespace[rows[some]].tolist()]
+                gone += zip(fingerprints, blocks.keys.of(rows[some]), slots[some].tolist(), strict=True)
         elif book.headers is not None:
             book.headers.retire(book.table.header_indices(slots))
 
@@ -134,23 +133,23 @@ class Copies:
         unheld = (blocks.holds[rows] == 0) & (blocks.busy[rows] == 0) & (blocks.copies(rows) == 0)
         rows = rows[unheld]
         if len(rows):
-            for row in rows.tolist():
-                self._state.warming.pop(row, None)
-                self._state.speculation.forget(row)
+            warming = self._state.warming
+            for row in rows.tolist() if warming else ():
+                warming.pop(row, None)
+            self._state.speculation.forget(rows)
             blocks.recycle(rows)
 
     # ------------------------------------------------------------------------------------------------ tiers
 
     def _tiers_changed(self, rows: Rows) -> None:
         state, blocks = self._state, self._state.blocks
-        highest = blocks.highest_of(rows)
+        highest, before = blocks.highest_of(rows), blocks.highest[rows]
         blocks.set_highest(rows, highest)
-        for book in state.books:
-            if book.id.tier is Tier.GPU or state.top is not Tier.GPU:
-                continue
-            shadowed = state.shadowed[book.index]
-            here = blocks.slot[book.index][rows] != NO_SLOT
-            below = here & (highest < book.id.tier) & (highest != NOWHERE)
-            for row in rows[~below].tolist() if shadowed else ():
+        if state.top is not Tier.GPU:
+            return
+        for pool in state.pools_in(Tier.CPU):
+            shadowed = state.shadowed[pool]
+            below = (blocks.slot[pool][rows] != NO_SLOT) & (highest < Tier.CPU)
+            for row in rows[~below & (before < Tier.CPU)].tolist() if shadowed else ():
                 shadowed.pop(row, None)
             shadowed.update(dict.fromkeys(rows[below].tolist()))

@@ -38,8 +38,7 @@ class DirectoryFacts:
         blocks = self._state().blocks
         namespaces = blocks.namespace[rows].tolist()
         digests = (
-            xxh3_64_intdigest(blocks.keys[row], namespace)
-            for row, namespace in zip(rows.tolist(), namespaces, strict=True)
+            xxh3_64_intdigest(key, namespace) for key, namespace in zip(blocks.keys.of(rows), namespaces, strict=True)
         )
         return np.fromiter(digests, np.uint64, len(rows))
 

@@ -4,7 +4,7 @@ Plain records and the ledger that finds them; the directory changes blocks and s
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -55,7 +55,7 @@ class Reservation:
     request: int | None
     namespace: int
     pool: int
-    keys: list[bytes]
+    keys: Sequence[bytes]
     rows: Rows
     slots: NDArray[np.int64]
     parts: NDArray[np.uint8]

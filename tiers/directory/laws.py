@@ -32,22 +32,12 @@ def check(state: State) -> list[str]:
 
 
 def _blocks_have_copies(state: State) -> list[str]:
-    """Law 1, and that the index leads to sealed or reserved rows and only to them."""
+    """Law 1, and that the keys of sealed and reserved rows lead to them, and nothing else is findable."""
     blocks, found = state.blocks, []
     sealed = np.flatnonzero(blocks.state == BlockState.SEALED)
     bare = sealed[blocks.copies(sealed) == 0]
     found += [f"law 1: sealed row {row} has no copy" for row in bare.tolist()]
-    indexed = 0
-    for number, index in enumerate(blocks.index):
-        for key, row in index.items():
-            indexed += 1
-            if blocks.keys[row] != key or blocks.namespace[row] != number:
-                found.append(f"law 1: the index leads {key.hex()} to row {row}, which is another block")
-            if blocks.state[row] not in (BlockState.SEALED, BlockState.RESERVED):
-                found.append(f"law 5: row {row} is findable in state {BlockState(int(blocks.state[row])).name}")
-    live = int(np.count_nonzero(np.isin(blocks.state, (BlockState.SEALED, BlockState.RESERVED))))
-    if live != indexed:
-        found.append(f"law 1: {live} live rows, {indexed} in the index")
+    found += blocks.check()
     return found
 
 

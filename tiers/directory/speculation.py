@@ -76,9 +76,10 @@ class Speculation:
                 self._learn(row, -1)
                 self._counters["chain_prefetch_wasted"] += 1
 
-    def forget(self, row: int) -> None:
-        """The row is about to stand for another block; the guess never arrived."""
-        self._guesses.pop(row, None)
+    def forget(self, rows: Rows) -> None:
+        """These are about to stand for other blocks; guesses about them never arrived."""
+        for row in rows.tolist() if self._guesses else ():
+            self._guesses.pop(row, None)
 
     def _learn(self, row: int, change: int) -> None:
         space = int(self._blocks.namespace[row])

@@ -48,7 +48,7 @@ class State:
         self.sizes = np.zeros(0, np.int64)
         self.transfers: dict[int, Transfer] = {}
         self.shadowed: list[dict[int, None]] = [{} for _ in books]
-        """Per pool: rows whose block also lies higher; the first victims of a CPU pool."""
+        """Per CPU pool: rows whose block also lies on a device, its first victims. Empty for other pools."""
         self.warming: dict[int, None] = {}
         """Rows touched below the top tier since the migrator last asked, oldest first; bounded."""
         self.waiting: Counter[int] = Counter()

@@ -9,6 +9,7 @@ from hybridkv.tiers.directory.accesses import Accesses
 from hybridkv.tiers.directory.blocks import Checksum
 from hybridkv.tiers.directory.copies import Copies
 from hybridkv.tiers.directory.holds import Part, Reservation, Session
+from hybridkv.tiers.directory.packed import PackedKeys
 from hybridkv.tiers.directory.state import State
 from hybridkv.tiers.extents import SlotUse
 from hybridkv.tiers.points import point
@@ -36,7 +37,8 @@ class Writes:
         `keys` are distinct, a chain after `parent` (empty at the head). From now on others are told BEING_WRITTEN.
         """
         state, blocks = self._state, self._state.blocks
-        rows = blocks.find(session.namespace, keys)
+        packed = PackedKeys.of(keys)
+        rows = blocks.find(session.namespace, packed)
         known = rows != NO_ROW
         outcomes = np.full(len(keys), ReserveOutcome.NO_ROOM, np.uint8)
         outcomes[known] = np.where(
@@ -47,11 +49,10 @@ class Writes:
         ours = np.flatnonzero(~known)
         new = blocks.allocate(len(ours))
         rows[ours] = new
-        before = [parent, *keys[:-1]]
-        numbers = ours.tolist()
-        blocks.insert(
-            session.namespace, [keys[i] for i in numbers], new, [before[i] for i in numbers], BlockState.RESERVED
-        )
+        head = blocks.find_one(session.namespace, parent) if parent else NO_ROW
+        parents = np.concatenate([np.array([head], np.int64), rows[:-1]])
+        before = packed.after(parent)
+        blocks.insert(session.namespace, packed[ours], new, before[ours], BlockState.RESERVED, parents[ours])
         blocks.set_highest(new, state.books[pool].id.tier)
         parts = np.full(len(keys), Part.NOT_OURS, np.uint8)
         parts[ours] = Part.WAITING
@@ -62,7 +63,7 @@ class Writes:
             request,
             session.namespace,
             pool,
-            list(keys),
+            keys,
             rows,
             np.full(len(keys), -1, np.int64),
             parts,
@@ -212,6 +213,8 @@ class Writes:
 
     def _forget_rows(self, rows: Rows) -> None:
         """Reserved rows end unsealed; their keys are free again."""
+        if not len(rows):
+            return
         blocks = self._state.blocks
         blocks.unindex(rows)
         blocks.set_highest(rows, blocks.highest_of(rows))

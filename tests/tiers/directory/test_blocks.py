@@ -84,3 +84,38 @@ def test_the_table_grows_and_keeps_what_it_holds() -> None:
     table.allocate(5000)
     assert table.find(0, keys).tolist() == rows.tolist()
     assert len(np.unique(rows)) == 5000
+
+
+def test_one_key_is_found_as_many_are(kit: Kit) -> None:
+    row, _ = kit.seal(1, 2)
+    blocks = kit.directory.blocks
+    assert blocks.find_one(kit.space.index, key(1)) == row
+    assert [blocks.find_one(kit.space.index, k) for k in (key(3), b"", b"k" * 64, b"k" * 65)] == [NO_ROW] * 4
+    assert blocks.find_one(kit.space.index + 1, key(1)) == NO_ROW
+
+
+def test_namespaces_with_keys_of_different_widths(kit: Kit) -> None:
+    (row,) = kit.seal(1)
+    blocks, wide = kit.directory.blocks, [bytes([n]) * 40 for n in range(3)]
+    number, rows = blocks.add_namespace(), blocks.allocate(3)
+    blocks.insert(number, wide, rows, [b"", *wide[:-1]], BlockState.SEALED)
+    assert blocks.find(number, wide).tolist() == rows.tolist()
+    assert blocks.parent[rows].tolist() == [NO_ROW, *rows[:-1].tolist()]
+    assert kit.rows(1) == [row]
+    blocks.unindex(rows)
+    blocks.recycle(rows)
+
+
+def test_unindexing_the_middle_of_a_chain_orphans_only_who_stays() -> None:
+    table = BlockTable([Tier.CPU])
+    table.add_namespace()
+    rows, keys = table.allocate(4), [key(n) for n in range(4)]
+    table.insert(0, keys, rows, [b"", *keys[:-1]], BlockState.SEALED)
+    table.set_highest(rows, Tier.CPU)
+    table.unindex(rows[1:3])
+    assert table.orphans == {(0, keys[2]): {int(rows[3])}}
+    assert table.children_from(rows[:1], Tier.CPU).tolist() == [0]
+    again = table.allocate(1)
+    table.insert(0, [keys[2]], again, [keys[1]], BlockState.SEALED)
+    assert table.parent[rows[3]] == again[0]
+    assert table.orphans == {(0, keys[1]): {int(again[0])}}
