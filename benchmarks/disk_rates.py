@@ -14,6 +14,8 @@ from hybridkv.tiers.replacement import Rows
 from hybridkv.tiers.states import Tier
 
 SET_BYTES = 32 * MIB
+TIER_BYTES = 4096 * MIB
+"""The cap of the disk tier: a small tier's segments and transactions are small as well. Nothing of it is allocated ahead."""
 WRITE, READ = "cpu→disk", "disk→cpu"
 LEAST_WRITTEN = 0.7
 LEAST_CACHED = {16 * KIB: 0.2, 64 * KIB: 0.4}
@@ -31,7 +33,7 @@ class _Ground:
         config = config_for(
             setting.folder,
             cpu_bytes=max(4 * set_bytes, 32 * block_bytes),
-            disk_bytes=max(64 * MIB, 3 * (setting.pairs + 2) * set_bytes),
+            disk_bytes=max(TIER_BYTES, 3 * (setting.pairs + 2) * set_bytes),
             migration__background_bytes_per_s=0,
             migration__batch_bytes=batch_bytes,
         )

@@ -187,21 +187,17 @@ class Acquires:
             return
         rows = acquire.lease.rows[positions]
         np.add.at(self._directory.blocks.holds, rows, 1)
-        self._directory.state.waiting.update(rows.tolist())
+        np.add.at(self._directory.blocks.waiting, rows, 1)
         acquire.pending = dict(zip(positions.tolist(), rows.tolist(), strict=True))
 
     def _stop_waiting(self, acquire: _Acquire, positions: Sequence[int], state: Outcome) -> None:
-        waiting = self._directory.state.waiting
         if not len(positions):
             return
         acquire.states[list(positions)] = state
-        rows = [acquire.pending.pop(position) for position in positions]
+        rows = np.fromiter(map(acquire.pending.pop, positions), np.int64, len(positions))
         np.subtract.at(self._directory.blocks.holds, rows, 1)
-        for row in rows:
-            waiting[row] -= 1
-            if not waiting[row]:
-                del waiting[row]
-        self._directory.copies.sweep(np.unique(np.array(rows, np.int64)))
+        np.subtract.at(self._directory.blocks.waiting, rows, 1)
+        self._directory.copies.sweep(rows)
 
     def _advance_acquire(self, acquire: _Acquire) -> None:
         """Resolve what has arrived or is gone; start what has not been started; give up what can have no room."""
@@ -262,24 +258,27 @@ class Acquires:
         begun = 0
         blocks = self._directory.blocks
         while len(rows):
-            sources = np.array([self._nearest(row, target) for row in rows.tolist()], np.int64)
+            sources = self._nearest(rows, target)
             same = int(np.argmin(sources == sources[0])) if (sources != sources[0]).any() else len(rows)
             run = rows[:same][blocks.busy[rows[:same]] == 0]
             started = self._directory.moves.begin(
                 run, int(sources[0]), target, Reason.DEMAND, Priority.DEMAND, keep_source=True
             )
             self._send(started)
-            acquire.tries.update(transfer.row for transfer in started)
+            acquire.tries.update([transfer.row for transfer in started])
             begun += same if len(started) == len(run) else len(started)
             if len(started) < len(run):
                 break
             rows = rows[same:]
         return begun
 
-    def _nearest(self, row: int, target: int) -> int:
-        """The pool to copy from: the highest copy that is not the target's own."""
-        column = self._directory.blocks.slot
-        return next(p for p in range(len(column)) if p != target and column[p][row] != NO_SLOT)
+    def _nearest(self, rows: Rows, target: int) -> NDArray[np.int64]:
+        """The pool to copy each from: the highest copy that is not the target's own. int64 [n]."""
+        nearest = np.full(len(rows), NO_SLOT, np.int64)
+        for pool, column in reversed([*enumerate(self._directory.blocks.slot)]):
+            if pool != target:
+                nearest[column[rows] != NO_SLOT] = pool
+        return nearest
 
     def _reply_acquire(self, acquire: _Acquire) -> AcquireReply:
         directory = self._directory

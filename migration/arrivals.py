@@ -3,17 +3,19 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
 from hybridkv.migration.ledger import MoveLedger
 from hybridkv.migration.movers import Cargo, Carried
+from hybridkv.tiers.device.base import Offsets
 from hybridkv.tiers.directory import Directory
 from hybridkv.tiers.directory.moves import Stage, Transfer
 
 _log = logging.getLogger(__name__)
 
-_MOVED = Carried.MOVED
+_label = attrgetter("source", "target", "space")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +39,25 @@ class Arrivals:
         self._directory = directory
         self._moves = moves
 
-    def settle(self, cargo: Sequence[Cargo]) -> tuple[list[Transfer], list[Transfer]]:
+    def settle(self, cargo: Cargo) -> tuple[list[Transfer], list[Transfer]]:
         """Commit what arrived, fail what did not: (transfers that ended, those that have a second leg)."""
         ended: list[Transfer] = []
         onward: list[Transfer] = []
-        arrived: list[Cargo] = []
-        for item in cargo:
-            if item.outcome is not _MOVED:
-                self._fail(item)
-                ended.append(item.transfer)
-            elif item.transfer.target != self._leg.target:
-                onward.append(item.transfer)
+        groups: dict[tuple[int, int, int], list[int]] = {}
+        for number in np.flatnonzero(cargo.outcomes != Carried.MOVED).tolist():
+            self._fail(cargo.transfers[number], Carried(cargo.outcomes[number]))
+            ended.append(cargo.transfers[number])
+        arrived: list[int] = np.flatnonzero(cargo.outcomes == Carried.MOVED).tolist()
+        # In groups of one source, target and namespace, and so of one size: headers are published for one of them.
+        for number, label in zip(arrived, map(_label, map(cargo.transfers.__getitem__, arrived)), strict=True):
+            groups.setdefault(label, []).append(number)
+        for (_, target, _), numbers in groups.items():
+            transfers = [*map(cargo.transfers.__getitem__, numbers)]
+            if target != self._leg.target:
+                onward += transfers
             else:
-                arrived.append(item)
-        if arrived:
-            ended += self._commit(arrived)
+                self._commit(transfers, cargo.targets[numbers])
+                ended += transfers
         self.close(ended)
         return ended, onward
 
@@ -62,27 +68,17 @@ class Arrivals:
                 self._give_back_lane_slot(transfer, transfer.via)
         self._moves.all_ended(transfers)
 
-    def _fail(self, item: Cargo) -> None:
-        row = np.array([item.transfer.row], np.int64)
-        if item.outcome is Carried.CORRUPT:
+    def _fail(self, transfer: Transfer, outcome: Carried) -> None:
+        row = np.array([transfer.row], np.int64)
+        if outcome is Carried.CORRUPT:
             self._directory.state.counters["blocks_corrupt"] += 1
             _log.error("lane %s: a block does not have the checksum its writer sealed: removed", self._name)
             self._directory.copies.remove(row)
-        elif item.outcome is Carried.LOST:
+        elif outcome is Carried.LOST:
             self._directory.state.counters["copies_lost"] += 1
-        self._directory.moves.fail([item.transfer], source_lost=item.outcome is Carried.LOST)
+        self._directory.moves.fail([transfer], source_lost=outcome is Carried.LOST)
 
-    def _commit(self, arrived: list[Cargo]) -> list[Transfer]:
-        """In groups of one source, target and namespace, and so of one size: headers are published for one of them."""
-        rows = np.array([item.transfer.row for item in arrived], np.int64)
-        groups: dict[tuple[int, int, int], list[Cargo]] = {}
-        for item, space in zip(arrived, self._directory.blocks.namespace[rows].tolist(), strict=True):
-            groups.setdefault((item.transfer.source, item.transfer.target, space), []).append(item)
-        for group in groups.values():
-            self._commit_group([item.transfer for item in group], [item.target for item in group])
-        return [item.transfer for item in arrived]
-
-    def _commit_group(self, transfers: list[Transfer], places: list[int]) -> None:
+    def _commit(self, transfers: list[Transfer], places: Offsets) -> None:
         try:
             self._directory.moves.commit(transfers, places)
         except Exception as error:

@@ -3,13 +3,12 @@
 Found by namespace and key, never by row: rows are reused, and a block that is gone still has its history.
 """
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from operator import attrgetter
 from typing import Any
-
-import numpy as np
 
 from hybridkv.tiers.directory import Directory
 from hybridkv.tiers.directory.blocks import NO_SLOT
@@ -24,7 +23,8 @@ _OUTCOMES = {Stage.DONE: "done", Stage.FAILED: "failed", Stage.CANCELLED: "cance
 
 _Names = tuple[str, ...]
 _Values = tuple[float, ...]
-_Entry = tuple[int, bytes, float, float, int, int | None, Reason, str, _Names, _Values]
+_Noted = tuple[_Names, _Values]
+_FIGURES = attrgetter("figures")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +52,28 @@ class PastMove:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class _Drop:
+    """A copy that left its pool without a transfer."""
+
+    space: int
+    key: bytes
+    source: int
+    reason: Reason
+    outcome: str
+    figures: _Noted
+    ended_at: float
+
+
 class MoveHistory:
-    """The last `capacity` moves, a ring. Written under the directory's lock; about 300 bytes a move and the key's own."""
+    """The last `capacity` moves, a ring. Written under the directory's lock; about 300 bytes a move and the key's own.
+
+    A transfer that has ended is kept as it is: lanes end thousands at once.
+    """
 
     def __init__(self, directory: Directory, capacity: int) -> None:
-        self.capacity = capacity
         self._directory = directory
-        self._entries: list[_Entry] = []
-        self._next = 0
+        self._entries: deque[Transfer | _Drop] = deque(maxlen=capacity)
         self._deciding: Mapping[int, Figures] = {}
         self._names: dict[_Names, _Names] = {}
 
@@ -67,7 +81,7 @@ class MoveHistory:
         return len(self._entries)
 
     def __repr__(self) -> str:
-        return f"MoveHistory({len(self)}/{self.capacity})"
+        return f"MoveHistory({len(self)}/{self._entries.maxlen})"
 
     # ------------------------------------------------------------------------------------------------ write
 
@@ -81,34 +95,31 @@ class MoveHistory:
             self._deciding = {}
 
     def decided(self, transfers: Sequence[Transfer]) -> None:
-        """These were begun just now: what they were decided on is noted on them, until they end."""
-        blocks = self._directory.blocks
-        rows = np.array([transfer.row for transfer in transfers], np.int64)
-        spaces, keys = blocks.namespace[rows].tolist(), blocks.keys.of(rows)
-        uses: dict[int, _Values] = {}
-        for transfer, space, key in zip(transfers, spaces, keys, strict=True):
+        """These were begun just now: what they were decided on is noted on them."""
+        uses: dict[int, _Noted] = {}
+        for transfer in transfers:
             pool = transfer.target if transfer.keep_source else transfer.source
-            names, values = self._figures(transfer.row, pool, uses)
-            transfer.note = (space, key, names, values)
+            transfer.figures = self._figures(transfer.row, pool, uses)
 
-    def ended(self, transfer: Transfer, ended_at: float) -> None:
-        """A transfer that was noted has ended, as its stage says. Its row may be another block's by now."""
-        if transfer.note is not None:
-            space, key, names, values = transfer.note
-            outcome = _OUTCOMES[transfer.stage]
-            self._add(
-                (space, key, transfer.decided_at, ended_at, transfer.source, transfer.target, transfer.reason, outcome,
-                 names, values)
-            )  # fmt: skip
+    def ended(self, transfers: Sequence[Transfer]) -> None:
+        """Transfers have ended, as their stages say; those of which nothing was noted are none of its business."""
+        if all(map(_FIGURES, transfers)):
+            self._entries.extend(transfers)
+        else:
+            self._entries.extend(transfer for transfer in transfers if transfer.figures is not None)
 
     def dropped(self, pool: int, rows: Rows, reason: Reason, outcome: str) -> None:
         """Copies are about to leave a pool without a transfer."""
         blocks, now = self._directory.blocks, self._directory.state.clock.now()
-        uses: dict[int, _Values] = {}
-        spaces, keys = blocks.namespace[rows].tolist(), blocks.keys.of(rows)
-        for row, space, key in zip(rows.tolist(), spaces, keys, strict=True):
-            names, values = self._figures(row, pool, uses)
-            self._add((space, key, now, now, pool, None, reason, outcome, names, values))
+        uses: dict[int, _Noted] = {}
+        # Only so many are remembered: the last.
+        rows = rows[-(self._entries.maxlen or 1) :]
+        self._entries.extend(
+            _Drop(space, key, pool, reason, outcome, self._figures(row, pool, uses), now)
+            for row, space, key in zip(
+                rows.tolist(), blocks.namespace[rows].tolist(), blocks.keys.of(rows), strict=True
+            )
+        )
 
     def removed(self, rows: Rows, reason: Reason) -> None:
         """Blocks are about to go from every tier because somebody asked: one entry for each copy."""
@@ -116,44 +127,40 @@ class MoveHistory:
             here = self._directory.blocks.slot[book.index][rows] != NO_SLOT
             self.dropped(book.index, rows[here], reason, "removed")
 
-    def _figures(self, row: int, pool: int, uses: dict[int, _Values]) -> tuple[_Names, _Values]:
+    def _figures(self, row: int, pool: int, uses: dict[int, _Noted]) -> _Noted:
         """Those of the rule, or else the pool's use, which `uses` remembers."""
         figures = self._deciding.get(row)
         if figures is None:
-            if pool not in uses:
+            used = uses.get(pool)
+            if used is None:
                 book = self._directory.books[pool]
-                uses[pool] = (float(book.used_bytes), float(book.capacity_bytes))
-            return _USE, uses[pool]
+                used = uses[pool] = (_USE, (float(book.used_bytes), float(book.capacity_bytes)))
+            return used
         names = tuple(name for name, _ in figures)
         return self._names.setdefault(names, names), tuple(value for _, value in figures)
-
-    def _add(self, entry: _Entry) -> None:
-        if len(self._entries) < self.capacity:
-            self._entries.append(entry)
-            return
-        self._entries[self._next] = entry
-        self._next = (self._next + 1) % self.capacity
 
     # ------------------------------------------------------------------------------------------------ read
 
     def of(self, space: int, key: bytes) -> list[PastMove]:
-        """The block's moves that are remembered, oldest first. Linear in the ring; takes the lock for a copy of it."""
+        """The block's moves that are remembered, oldest first. Linear in the ring, under the lock."""
         with self._directory.lock:
-            entries, start = self._entries.copy(), self._next
+            found = [entry for entry in self._entries if entry.key == key and entry.space == space]
         names = [str(book.id) for book in self._directory.books]
-        return [
-            PastMove(decided, ended, names[source], None if target is None else names[target], reason, outcome,
-                     dict(zip(labels, values, strict=True)))
-            for of_space, of_key, decided, ended, source, target, reason, outcome, labels, values
-            in chain(entries[start:], entries[:start])
-            if of_key == key and of_space == space
-        ]  # fmt: skip
+        return [_told(entry, names) for entry in found]
 
     def spaces_of(self, key: bytes) -> set[int]:
         """Namespaces in which a block of this key has moved."""
         with self._directory.lock:
-            entries = self._entries.copy()
-        return {entry[0] for entry in entries if entry[1] == key}
+            return {entry.space for entry in self._entries if entry.key == key}
 
 
 _USE: _Names = ("used_bytes", "capacity_bytes")
+
+
+def _told(entry: Transfer | _Drop, names: Sequence[str]) -> PastMove:
+    figures: Mapping[str, float] = dict(zip(*entry.figures, strict=True)) if entry.figures else {}
+    source = names[entry.source]
+    if isinstance(entry, _Drop):
+        return PastMove(entry.ended_at, entry.ended_at, source, None, entry.reason, entry.outcome, figures)
+    outcome = _OUTCOMES[entry.stage]
+    return PastMove(entry.decided_at, entry.ended_at, source, names[entry.target], entry.reason, outcome, figures)

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from hybridkv.migration.arrivals import Leg
@@ -32,8 +33,7 @@ def _piece_bytes(batch_bytes: int, bytes_per_s: float | None) -> int:
     return batch_bytes if bytes_per_s is None else min(batch_bytes, _BACKGROUND_PIECE_BYTES)
 
 
-def _way_of(transfer: Transfer) -> tuple[int, int, Priority]:
-    return transfer.source, transfer.target, transfer.priority
+_way_of = attrgetter("source", "target", "priority")
 
 
 class LaneMap:
@@ -176,9 +176,10 @@ class LaneMap:
 
     def hasten(self, rows: Rows) -> None:
         """Somebody waits for these blocks: queued background transfers of them go before others. Under the lock."""
-        for row in rows.tolist():
-            transfer = self._directory.state.transfers.get(row)
-            if transfer is not None and transfer.priority is not _DEMAND and self.withdraw(transfer):
+        under_way = map(self._directory.state.transfers.get, rows.tolist())
+        lazy = [transfer for transfer in under_way if transfer is not None and transfer.priority is not _DEMAND]
+        for transfer in lazy:
+            if self.withdraw(transfer):
                 transfer.priority = Priority.DEMAND
                 self.route(transfer)
 

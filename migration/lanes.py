@@ -2,20 +2,22 @@
 move that is slow, or held, delays no demand.
 
 A worker takes a batch of one block size, starts it under the directory's lock, carries the bytes without it, and commits
-under it. A move between pools that are no neighbours is two legs through a lane's CPU slot.
+under it; by then the next batch's bytes are moving. A move between pools that are no neighbours is two legs through a
+lane's CPU slot.
 """
 
-import contextlib
 import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from hybridkv.migration.arrivals import Arrivals, Leg
 from hybridkv.migration.inflight import InFlight
 from hybridkv.migration.ledger import MoveLedger
-from hybridkv.migration.movers import Cargo, Carried, DiskWriter, Mover
+from hybridkv.migration.movers import Cargo, Carried, DiskWriter, Landing, Mover
 from hybridkv.migration.speed import LaneSpeed
 from hybridkv.migration.throttle import TokenBucket
 from hybridkv.tiers.directory import Directory
@@ -29,6 +31,10 @@ _log = logging.getLogger(__name__)
 Ended = Callable[[Sequence[Transfer]], None]
 _RUNNING = Stage.RUNNING
 
+_WORTH_OVERLAPPING_BYTES = 1 << 20
+"""A batch of at least so much stays in hand until the next one's bytes move. What waits behind a smaller one may as well
+stay in the queue, where it can be withdrawn."""
+
 
 @dataclass(slots=True)
 class LaneRules:
@@ -37,6 +43,17 @@ class LaneRules:
     batch_bytes: int
     background_batch_bytes: int
     inflight: InFlight
+
+
+@dataclass(slots=True)
+class _Hand:
+    """A batch that was begun: how its bytes are waited for, or why they do not move; and the lock that it holds."""
+
+    cargo: Cargo
+    began_at: float
+    land: Landing | None = None
+    failure: Exception | None = None
+    gate: "threading.Lock | None" = None
 
 
 class LaneWorker:
@@ -59,7 +76,8 @@ class LaneWorker:
         speed: LaneSpeed | None = None,
     ) -> None:
         """`hand_over` takes a transfer whose first leg is done; `ended` hears, without the lock, of those that ended.
-        `speed`: that of the lane, where workers share one."""
+        `throttle` and `gate` are shared by background workers: under a cap, their batches move one at a time. `speed`:
+        that of the lane, where workers share one."""
         self.name = name
         self.speed = speed or LaneSpeed()
         self.leg = leg
@@ -76,6 +94,8 @@ class LaneWorker:
         self._ended = ended
         self._throttle = throttle
         self._gate = gate
+        self._in_hand: deque[_Hand] = deque()
+        self._landed_at = 0.0
         self._queues: dict[Priority, deque[Transfer]] = {priority: deque() for priority in Priority}
         self._wake = threading.Condition()
         self._stirred = False
@@ -107,7 +127,7 @@ class LaneWorker:
     @property
     def pacing(self) -> TokenBucket | None:
         """What caps this worker's bytes a second; None for one that is not capped."""
-        return None if self.urgent else self._throttle
+        return self._throttle if self._throttle is not None and self._throttle.capped and not self.urgent else None
 
     # ------------------------------------------------------------------------------------------------ in
 
@@ -135,7 +155,7 @@ class LaneWorker:
             self._wake.notify()
 
     def close(self) -> None:
-        """Finish the batch in hand, give up the rest."""
+        """Finish what is in hand, give up the rest."""
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -145,18 +165,18 @@ class LaneWorker:
     # ------------------------------------------------------------------------------------------------ loop
 
     def _run(self) -> None:
-        while True:
+        while not self._closing or self._in_hand:
             with self._wake:
-                self._resting = True
-                self._wake.wait_for(lambda: self._stirred or self._closing)
+                self._resting = not self._in_hand
+                self._wake.wait_for(lambda: self._stirred or self._closing or self._in_hand)
                 self._resting = self._stirred = False
-                if self._closing:
-                    return
             try:
                 while not self._closing and self._work():
                     pass
+                while self._in_hand:
+                    self._land(self._in_hand.popleft())
             except Exception as error:
-                # A lane never dies of one batch: what was in hand has been failed by then, the next is tried.
+                # A lane never dies of one batch: that batch has been failed by then, the next is tried.
                 self._note_failure(error)
 
     def _note_failure(self, error: Exception) -> None:
@@ -168,26 +188,23 @@ class LaneWorker:
             _log.exception("lane %s: unexpected error", self.name)
 
     def _work(self) -> bool:
-        """Carry one batch; False when there was none."""
+        """Begin the next batch, and end the one before it; False when there was neither."""
         failures = self.failures_in_a_row
         if isinstance(self.mover, DiskWriter):
             self._tend(self.mover)
         self._pace()
-        started, ended = self._start_batch()
+        begun, ended = self._start_batch()
         if ended:
             self._ended(ended)
-        if not started:
+        if begun is not None:
+            self._in_hand.append(begun)
+            self._begin(begun)
+        elif not self._in_hand:
             return bool(ended)
-        try:
-            point("move.before_copy")
-            self._carry(started)
-            point("move.copied")
-        finally:
-            self._rules.inflight.remove(self.bytes_in_flight)
-            self.bytes_in_flight = 0
-            self._finish(started)
-        if self.failures_in_a_row == failures:
-            self.failures_in_a_row = 0
+        while len(self._in_hand) > (begun is not None and self._may_wait(begun)):
+            self._land(self._in_hand.popleft())
+            if self.failures_in_a_row == failures:
+                failures = self.failures_in_a_row = 0
         return True
 
     def _tend(self, writer: DiskWriter) -> None:
@@ -197,19 +214,50 @@ class LaneWorker:
             self.errors += 1
             _log.warning("lane %s: deleting dropped blocks failed: %s", self.name, error)
 
-    def _carry(self, cargo: list[Cargo]) -> None:
+    @staticmethod
+    def _may_wait(hand: _Hand) -> bool:
+        """The batch may stay in hand while the next is begun."""
+        return hand.gate is None and hand.cargo.nbytes >= _WORTH_OVERLAPPING_BYTES
+
+    def _begin(self, hand: _Hand) -> None:
+        """Let the batch's bytes move. What goes wrong is told when it lands."""
         try:
-            with self._gate or contextlib.nullcontext():
-                clock = self._directory.state.clock
-                began_at = clock.now()
-                self.mover.carry(cargo)
-                ended_at = clock.now()
-            moved = sum(item.transfer.size for item in cargo if item.outcome is Carried.MOVED)
-            self.speed.note(moved, ended_at - began_at, ended_at)
+            point("move.before_copy")
+            if self._gate is not None and self.pacing is not None:
+                self._gate.acquire()
+                hand.gate = self._gate
+            hand.began_at = self._directory.state.clock.now()
+            hand.land = self.mover.start(hand.cargo)
+        except Exception as error:
+            hand.failure = error
+
+    def _land(self, hand: _Hand) -> None:
+        """Wait for the batch's bytes, and end its transfers whatever became of them."""
+        try:
+            self._wait_for(hand)
+            point("move.copied")
+        finally:
+            self._rules.inflight.remove(hand.cargo.nbytes)
+            self.bytes_in_flight -= hand.cargo.nbytes
+            self._finish(hand.cargo)
+
+    def _wait_for(self, hand: _Hand) -> None:
+        try:
+            if hand.failure is not None:
+                raise hand.failure
+            assert hand.land is not None
+            hand.land()
         except HybridKVError as error:
             self.errors += 1
             self._directory.state.counters["lane_errors"] += 1
-            _log.warning("lane %s: a batch of %d failed: %s", self.name, len(cargo), error)
+            _log.warning("lane %s: a batch of %d failed: %s", self.name, len(hand.cargo), error)
+        finally:
+            if hand.gate is not None:
+                hand.gate.release()
+        # A batch that was begun behind another has moved since that one landed.
+        began_at, self._landed_at = max(hand.began_at, self._landed_at), self._directory.state.clock.now()
+        moved = hand.cargo.size * int(np.count_nonzero(hand.cargo.outcomes == Carried.MOVED))
+        self.speed.note(moved, self._landed_at - began_at, self._landed_at)
 
     def _pace(self) -> None:
         """Background copies on host memory keep to the cap: wait for what was copied beyond it, before the next batch
@@ -218,6 +266,8 @@ class LaneWorker:
             return
         with self._directory.lock:
             delay_s = self.pacing.take(0, self._directory.state.clock.now())
+        if not delay_s:
+            return
         with self._wake:
             self._pausing = True
             self._wake.wait_for(lambda: self._closing, timeout=delay_s)
@@ -225,19 +275,24 @@ class LaneWorker:
 
     # ------------------------------------------------------------------------------------------------ batches
 
-    def _start_batch(self) -> tuple[list[Cargo], list[Transfer]]:
+    def _start_batch(self) -> tuple[_Hand | None, list[Transfer]]:
         """Take and start the next batch: (what is to be carried, what ended because nobody wants it any more)."""
         limit = self._rules.batch_bytes if self.urgent else self._rules.background_batch_bytes
         with self._directory.lock:
             taken = self._take(limit)
             ended = self._directory.moves.start_all([t for t in taken if t.stage is not _RUNNING])
             self._arrivals.close(ended)
-            started = [self._cargo(transfer) for transfer in taken if transfer.stage is _RUNNING]
-            self.bytes_in_flight = sum(cargo.transfer.size for cargo in started)
-            self._rules.inflight.add(self.bytes_in_flight)
+            if ended:
+                taken = [transfer for transfer in taken if transfer.stage is _RUNNING]
+            if not taken:
+                return None, ended
+            now = self._directory.state.clock.now()
+            begun = _Hand(self._cargo(taken), now)
+            self.bytes_in_flight += begun.cargo.nbytes
+            self._rules.inflight.add(begun.cargo.nbytes)
             if self.pacing is not None:
-                self.pacing.take(self.bytes_in_flight, self._directory.state.clock.now())
-        return started, ended
+                self.pacing.take(begun.cargo.nbytes, now)
+        return begun, ended
 
     def _take(self, limit: int) -> list[Transfer]:
         """Transfers of one size up to `limit` bytes (at least one), urgent first; those that lack a lane slot stay, and
@@ -280,14 +335,13 @@ class LaneWorker:
         transfer.via = free.pop()
         return True
 
-    def _cargo(self, transfer: Transfer) -> Cargo:
-        source = transfer.source_slot if self.leg.source == transfer.source else transfer.via
-        target = transfer.target_slot if self.leg.target == transfer.target else transfer.via
-        assert source is not None
-        assert target is not None
-        return Cargo(transfer, source, target)
+    def _cargo(self, transfers: list[Transfer]) -> Cargo:
+        source, target = self.leg.source, self.leg.target
+        sources = [t.source_slot if t.source == source else _lane_slot(t) for t in transfers]
+        targets = [t.target_slot if t.target == target else _lane_slot(t) for t in transfers]
+        return Cargo(transfers, np.array(sources, np.int64), np.array(targets, np.int64))
 
-    def _finish(self, cargo: list[Cargo]) -> None:
+    def _finish(self, cargo: Cargo) -> None:
         """Commit what arrived, fail what did not, hand over what has a second leg."""
         with self._directory.lock:
             ended, onward = self._arrivals.settle(cargo)
@@ -295,3 +349,8 @@ class LaneWorker:
             self._hand_over(transfer)
         if ended:
             self._ended(ended)
+
+
+def _lane_slot(transfer: Transfer) -> int:
+    assert transfer.via is not None
+    return transfer.via

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from hybridkv.migration.history import MoveHistory
@@ -14,8 +15,7 @@ from hybridkv.tiers.states import Reason
 _OUTCOMES = {Stage.DONE: "done", Stage.FAILED: "failed", Stage.CANCELLED: "cancelled"}
 
 
-def _label(transfer: Transfer) -> tuple[int, int, Reason, Stage, int]:
-    return transfer.source, transfer.target, transfer.reason, transfer.stage, transfer.size
+_label = attrgetter("source", "target", "reason", "stage", "size")
 
 
 class MoveLedger:
@@ -37,9 +37,7 @@ class MoveLedger:
         for (source, target, reason, stage, size), group in groupby(transfers, _label):
             count = sum(1 for _ in group)
             self._add(source, self._names[target], reason, _OUTCOMES[stage], count * size, count)
-        now = self._directory.state.clock.now()
-        for transfer in transfers:
-            self.history.ended(transfer, now)
+        self.history.ended(transfers)
 
     def dropped(self, pool: int, reason: Reason, outcome: str, rows: Rows, size: int) -> None:
         """Copies (of one size) are about to leave a pool without a transfer: outcome "free" (another copy stays) or

@@ -1,12 +1,13 @@
-"""Carrying the bytes of one batch from pool to pool. A mover blocks its lane's thread; it decides nothing.
+"""Carrying the bytes of batches from pool to pool. Movers decide nothing.
 
-A batch is transfers on one leg: all of one block size, from the leg's source slots to its target slots. The answer says
-of each what became of it; only `MOVED` bytes may be read.
+A batch is transfers on one leg: all of one block size, from the leg's source slots to its target slots. Of each it is
+told what became of it; only `MOVED` bytes may be read.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from enum import IntEnum
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -16,50 +17,65 @@ from numpy.typing import NDArray
 from hybridkv.migration.disk_size import DiskSize
 from hybridkv.migration.disk_watch import DiskWatch
 from hybridkv.migration.memory import Memory
-from hybridkv.tiers.device.base import Direction, Stream
+from hybridkv.tiers.device.base import Direction, Offsets, Stream
+from hybridkv.tiers.device.completion import Completion
 from hybridkv.tiers.device.pool import DevicePool
 from hybridkv.tiers.directory import Directory
 from hybridkv.tiers.directory.blocks import Checksum
-from hybridkv.tiers.directory.moves import Transfer
+from hybridkv.tiers.directory.moves import Transfer, rows_of
 from hybridkv.tiers.disk import DiskBlock, DiskRef, ReadOutcome
 from hybridkv.tiers.errors import DiskFullError, HybridKVError
 from hybridkv.tiers.replacement import NO_ROW, Rows
 from hybridkv.tiers.states import Reason
 
+_READERS = 2
+_LEAST_SHARE_BYTES = 512 << 10  # less is not worth a second thread
 
-class Carried(Enum):
+
+class Carried(IntEnum):
     """MOVED: all bytes are there. FAILED: try again some time. LOST: this copy cannot be read any more. CORRUPT: the
     bytes are not those the writer sealed, wherever else they lie."""
 
-    MOVED = "moved"
-    FAILED = "failed"
-    LOST = "lost"
-    CORRUPT = "corrupt"
+    FAILED = 0
+    MOVED = 1
+    LOST = 2
+    CORRUPT = 3
 
 
-@dataclass(slots=True)
 class Cargo:
-    """One transfer on its leg: offsets in the leg's pools (a disk place is the segment), and what became of it."""
+    """A batch on its leg, as columns: offsets in the leg's pools (a disk place is the segment), int64 [n], and what became
+    of each transfer (Carried, uint8 [n]): FAILED until the mover says otherwise."""
 
-    transfer: Transfer
-    source: int
-    target: int
-    outcome: Carried = Carried.FAILED
+    __slots__ = ("outcomes", "rows", "size", "sources", "targets", "transfers")
+
+    def __init__(self, transfers: Sequence[Transfer], sources: Offsets, targets: Offsets) -> None:
+        self.transfers = transfers
+        self.size = transfers[0].size
+        self.rows = rows_of(transfers)
+        self.sources = sources
+        self.targets = targets
+        self.outcomes = np.zeros(len(transfers), np.uint8)
+
+    def __len__(self) -> int:
+        return len(self.transfers)
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.transfers) * self.size
+
+
+Landing = Callable[[], None]
+"""Waits for a batch that was started. Then its outcomes are set, and its targets, when the mover chooses the places.
+Raises what made the whole batch fail."""
 
 
 class Mover(Protocol):
     """Moves batches of one leg; called by one thread."""
 
-    def carry(self, batch: Sequence[Cargo]) -> None:
-        """Move the bytes and set every cargo's outcome (and `target`, when the mover chooses the place)."""
+    def start(self, batch: Cargo) -> Landing:
+        """Begin to move the bytes. The next batch may be started before this one has landed; they land in turn."""
 
     def close(self) -> None: ...
-
-
-def _all_moved(batch: Sequence[Cargo]) -> None:
-    moved = Carried.MOVED  # looked up once: an enum's attribute is a Python function's work
-    for cargo in batch:
-        cargo.outcome = moved
 
 
 class DeviceMover:
@@ -71,18 +87,20 @@ class DeviceMover:
         self._direction = direction
         self.stream: Stream = pool.device.stream(name)
 
-    def carry(self, batch: Sequence[Cargo]) -> None:
-        sources = np.array([cargo.source for cargo in batch], np.int64)
-        targets = np.array([cargo.target for cargo in batch], np.int64)
-        on_device, on_host = (targets, sources) if self._direction is Direction.TO_DEVICE else (sources, targets)
+    def start(self, batch: Cargo) -> Landing:
+        up = self._direction is Direction.TO_DEVICE
+        on_device, on_host = (batch.targets, batch.sources) if up else (batch.sources, batch.targets)
         completion = self.stream.copy(
-            self._direction, self._pool, on_device, self._memory.cpu_array, on_host, batch[0].transfer.size
+            self._direction, self._pool, on_device, self._memory.cpu_array, on_host, batch.size
         )
+        return partial(self._land, batch, completion)
+
+    def _land(self, batch: Cargo, completion: Completion) -> None:
         completion.wait(None)
         completion.check()
-        _all_moved(batch)
+        batch.outcomes[:] = Carried.MOVED
         if self._direction is Direction.TO_HOST:
-            note_checksums(self._memory, batch, [cargo.target for cargo in batch])
+            note_checksums(self._memory, batch, batch.targets)
 
     def close(self) -> None:
         self.stream.close()
@@ -95,18 +113,16 @@ class DeviceRelocator:
         self._pool = pool
         self.stream: Stream = pool.device.stream(name)
 
-    def carry(self, batch: Sequence[Cargo]) -> None:
+    def start(self, batch: Cargo) -> Landing:
         completion = self.stream.copy(
-            Direction.ON_DEVICE,
-            self._pool,
-            np.array([cargo.target for cargo in batch], np.int64),
-            self._pool,
-            np.array([cargo.source for cargo in batch], np.int64),
-            batch[0].transfer.size,
+            Direction.ON_DEVICE, self._pool, batch.targets, self._pool, batch.sources, batch.size
         )
+        return partial(self._land, batch, completion)
+
+    def _land(self, batch: Cargo, completion: Completion) -> None:
         completion.wait(None)
         completion.check()
-        _all_moved(batch)
+        batch.outcomes[:] = Carried.MOVED
 
     def close(self) -> None:
         self.stream.close()
@@ -118,23 +134,31 @@ class CpuRelocator:
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
 
-    def carry(self, batch: Sequence[Cargo]) -> None:
-        array, size = self._memory.cpu_array, batch[0].transfer.size
-        for cargo in batch:
-            np.copyto(array[cargo.target : cargo.target + size], array[cargo.source : cargo.source + size])
-            cargo.outcome = Carried.MOVED
+    def start(self, batch: Cargo) -> Landing:
+        return partial(self._carry, batch)
+
+    def _carry(self, batch: Cargo) -> None:
+        array, size = self._memory.cpu_array, batch.size
+        for number, (to, at) in enumerate(zip(batch.targets.tolist(), batch.sources.tolist(), strict=True)):
+            np.copyto(array[to : to + size], array[at : at + size])
+            batch.outcomes[number] = Carried.MOVED
 
     def close(self) -> None:
         """Nothing to close."""
 
 
 class DiskWriter:
-    """CPU → disk: durable when it returns. Deletes what the directory dropped before it writes."""
+    """CPU → disk: durable once landed. Deletes what the directory dropped before it writes.
+
+    The next batch's checksums are computed while this one is written. Writing is the landing thread's, for what it
+    stored before must be in the directory by then: deletions and emptied segments go by that.
+    """
 
     def __init__(self, memory: Memory, watch: DiskWatch, size: DiskSize) -> None:
         self._memory = memory
         self._watch = watch
         self._size = size
+        self._ahead = ThreadPoolExecutor(1, "hybridkv-checksums")
 
     def tend(self) -> None:
         """Between two batches: look after the store when asked to, fit it to its cap, delete what was dropped."""
@@ -176,41 +200,44 @@ class DiskWriter:
         row = int(directory.sealed(space.index, [key])[0])
         return row != NO_ROW and int(directory.blocks.slot[disk.index][row]) == segment
 
-    def carry(self, batch: Sequence[Cargo]) -> None:
-        self.delete_dropped()
+    def start(self, batch: Cargo) -> Landing:
+        return partial(self._land, batch, self._ahead.submit(self._prepare, batch))
+
+    def _prepare(self, batch: Cargo) -> tuple[list[int], list[DiskBlock]]:
+        """The positions of what may be stored, and what that is."""
         good = self._verified(batch)
-        store = self._memory.store
-        if store is None or not good:
+        return good, self._blocks(batch, good)
+
+    def _land(self, batch: Cargo, prepared: Future[tuple[list[int], list[DiskBlock]]]) -> None:
+        good, blocks = prepared.result()
+        self.delete_dropped()
+        if self._memory.store is None or not good:
             return
         try:
-            places = self._put(self._blocks(good))
+            places = self._put(blocks)
         finally:
             self._watch.note()
-        for cargo, place in zip(good, places, strict=True):
-            if place is not None:
-                cargo.target = place
-                cargo.outcome = Carried.MOVED
+        stored = [(number, place) for number, place in zip(good, places, strict=True) if place is not None]
+        if stored:
+            numbers, found = map(list, zip(*stored, strict=True))
+            batch.targets[numbers] = found
+            batch.outcomes[numbers] = Carried.MOVED
 
-    def _verified(self, batch: Sequence[Cargo]) -> list[Cargo]:
+    def _verified(self, batch: Cargo) -> list[int]:
         """Only bytes that still have their writer's checksum go to disk; others are lost, not stored."""
-        wrong = set(note_checksums(self._memory, batch, [cargo.source for cargo in batch], verify=True).tolist())
-        for number in wrong:
-            batch[number].outcome = Carried.CORRUPT
-        return [cargo for number, cargo in enumerate(batch) if number not in wrong]
+        wrong = note_checksums(self._memory, batch, batch.sources, verify=True)
+        batch.outcomes[wrong] = Carried.CORRUPT
+        good: list[int] = np.flatnonzero(batch.outcomes != Carried.CORRUPT).tolist()
+        return good
 
-    def _blocks(self, batch: Sequence[Cargo]) -> list[DiskBlock]:
-        memory, size = self._memory.cpu_array.data, batch[0].transfer.size
-        parents = self._memory.directory.blocks.parent_keys.of(_rows(batch))
+    def _blocks(self, batch: Cargo, numbers: list[int]) -> list[DiskBlock]:
+        blocks, size = self._memory.directory.blocks, batch.size
+        memory = self._memory.cpu_array.data
+        sources, rows = batch.sources[numbers].tolist(), batch.rows[numbers]
         return [
-            DiskBlock(
-                fingerprint,
-                key,
-                parent,
-                checksum,
-                memory[cargo.source : cargo.source + size],
-            )
-            for (cargo, fingerprint, key, checksum), parent in zip(
-                _names(self._memory.directory, batch), parents, strict=True
+            DiskBlock(fingerprint, key, parent, checksum, memory[at : at + size])
+            for at, parent, (fingerprint, key, checksum) in zip(
+                sources, blocks.parent_keys.of(rows), _names(self._memory.directory, rows), strict=True
             )
         ]
 
@@ -256,73 +283,87 @@ class DiskWriter:
 
     def close(self) -> None:
         """Delete what was dropped last, or the next start would find it again. The store is the memory's to close."""
+        self._ahead.shutdown()
         self.delete_dropped()
 
 
 class DiskReader:
-    """Disk → CPU; what fails its checksum is lost and never readable."""
+    """Disk → CPU; what fails its checksum is lost and never readable. Two threads read: the device answers several
+    requests at once, and checksums are computed meanwhile."""
 
     def __init__(self, memory: Memory, watch: DiskWatch) -> None:
         self._memory = memory
         self._watch = watch
+        self._readers = ThreadPoolExecutor(_READERS, "hybridkv-reader")
 
-    def carry(self, batch: Sequence[Cargo]) -> None:
-        store, array = self._memory.store, self._memory.cpu_array
-        if store is None:
-            return
-        size, memory = batch[0].transfer.size, array.data
-        into = [memory[cargo.target : cargo.target + size] for cargo in batch]
-        ok, lost, moved = ReadOutcome.OK, (ReadOutcome.CORRUPT, ReadOutcome.MISSING), Carried.MOVED
-        for cargo, outcome in zip(batch, store.read(self._refs(batch), into), strict=True):
-            if outcome is ok:
-                cargo.outcome = moved
-            elif outcome in lost:
-                cargo.outcome = Carried.LOST
+    def start(self, batch: Cargo) -> Landing:
+        if batch.nbytes < _READERS * _LEAST_SHARE_BYTES:
+            return partial(self._read_here, batch)
+        share = -(-len(batch) // _READERS)
+        parts = [slice(first, first + share) for first in range(0, len(batch), share)]
+        return partial(self._land, [self._readers.submit(self._read, batch, part) for part in parts])
+
+    def _read_here(self, batch: Cargo) -> None:
+        self._read(batch, slice(None))
         self._watch.note()
 
-    def _refs(self, batch: Sequence[Cargo]) -> list[DiskRef]:
-        size = batch[0].transfer.size
-        return [
-            DiskRef(fingerprint, key, cargo.source, checksum, size)
-            for cargo, fingerprint, key, checksum in _names(self._memory.directory, batch)
+    def _land(self, parts: Sequence[Future[None]]) -> None:
+        wait(parts)
+        for part in parts:
+            part.result()
+        self._watch.note()
+
+    def _read(self, batch: Cargo, part: slice) -> None:
+        store, memory, size = self._memory.store, self._memory.cpu_array.data, batch.size
+        if store is None:
+            return
+        names = _names(self._memory.directory, batch.rows[part])
+        refs = [
+            DiskRef(fingerprint, key, segment, checksum, size)
+            for segment, (fingerprint, key, checksum) in zip(batch.sources[part].tolist(), names, strict=True)
         ]
+        outcomes = store.read(refs, [memory[at : at + size] for at in batch.targets[part].tolist()])
+        batch.outcomes[part] = [*map(_CARRIED.__getitem__, outcomes)]
 
     def close(self) -> None:
         """The store is the memory's to close."""
+        self._readers.shutdown()
 
 
-def _names(directory: Directory, batch: Sequence[Cargo]) -> Iterator[tuple[Cargo, bytes, bytes, int]]:
-    """(cargo, fingerprint, key, checksum) of each."""
+_CARRIED = {
+    ReadOutcome.OK: Carried.MOVED,
+    ReadOutcome.MISSING: Carried.LOST,
+    ReadOutcome.CORRUPT: Carried.LOST,
+    ReadOutcome.FAILED: Carried.FAILED,
+}
+
+
+def _names(directory: Directory, rows: Rows) -> Iterator[tuple[bytes, bytes, int]]:
+    """(fingerprint, key, checksum) of each."""
     blocks, fingerprints = directory.blocks, [space.fingerprint for space in directory.state.spaces]
-    rows = _rows(batch)
-    spaces, checksums = blocks.namespace[rows].tolist(), blocks.checksum[rows].tolist()
-    for cargo, space, key, checksum in zip(batch, spaces, blocks.keys.of(rows), checksums, strict=True):
-        yield cargo, fingerprints[space], key, checksum
+    return zip(
+        map(fingerprints.__getitem__, blocks.namespace[rows].tolist()),
+        blocks.keys.of(rows),
+        blocks.checksum[rows].tolist(),
+        strict=True,
+    )
 
 
-def _rows(batch: Sequence[Cargo]) -> Rows:
-    return np.array([cargo.transfer.row for cargo in batch], np.int64)
-
-
-def note_checksums(
-    memory: Memory, batch: Sequence[Cargo], places: Sequence[int], *, verify: bool = False
-) -> NDArray[np.int64]:
+def note_checksums(memory: Memory, batch: Cargo, places: Offsets, *, verify: bool = False) -> NDArray[np.int64]:
     """Compute checksums that nobody knows yet; with `verify` also hold claimed ones against the bytes.
 
     Positions in the batch whose bytes do not have the checksum their writer gave. int64.
     """
-    directory = memory.directory
-    blocks, size = directory.blocks, batch[0].transfer.size
-    rows = _rows(batch)
+    directory, rows = memory.directory, batch.rows
+    blocks, size = directory.blocks, batch.size
     known = blocks.checked[rows]
     asked = (known != Checksum.VERIFIED) & (verify | (known != Checksum.CLAIMED))
     numbers = np.flatnonzero(asked)
     if not len(numbers):
         return numbers
-    array = memory.cpu_array
+    array = memory.cpu_array.data
     found = np.array(
-        [xxhash.xxh3_64_intdigest(array[place : place + size].data) for place in (places[i] for i in numbers.tolist())],
-        np.uint64,
+        [xxhash.xxh3_64_intdigest(array[place : place + size]) for place in places[numbers].tolist()], np.uint64
     )
     wrong = (known[numbers] == Checksum.CLAIMED) & (found != blocks.checksum[rows[numbers]])
     learnt = rows[numbers[~wrong]]

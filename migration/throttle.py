@@ -23,6 +23,11 @@ class TokenBucket:
         self._tokens -= nbytes
         return max(0.0, -self._tokens / self._rate)
 
+    @property
+    def capped(self) -> bool:
+        """There is a limit."""
+        return self._rate is not None
+
     def give_back(self, nbytes: int) -> None:
         """Undo `take` for bytes that were not moved after all."""
         self._tokens = min(float(self._burst), self._tokens + nbytes)

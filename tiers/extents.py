@@ -250,7 +250,7 @@ class ExtentTable:
             extent = self._extents[extents[0]]
             return [(extent, (offsets - extent.first) // extent.size, np.arange(len(offsets)))]
         groups = []
-        for number in np.unique(extents).tolist():
+        for number in sorted(set(extents.tolist())):
             extent = self._extents[number]
             where = np.flatnonzero(extents == number)
             groups.append((extent, (offsets[where] - extent.first) // extent.size, where))
@@ -266,7 +266,7 @@ class ExtentTable:
 
     def give(self, offsets: NDArray[np.int64]) -> None:
         """Free taken slots. A slot named twice is a bug of the caller's: nothing is freed then."""
-        if len(np.unique(offsets)) != len(offsets):
+        if len(set(offsets.tolist())) != len(offsets):
             raise InternalError("slots: one is given back twice in one call")
         for extent, index, _ in self._grouped(offsets):
             self._uncount(extent, index)

@@ -30,8 +30,6 @@ from hybridkv.tiers.states import BlockState
 Indices = npt.NDArray[np.int64]
 U64s = npt.NDArray[np.uint64]
 
-_FIELDS = tuple(name for name in HEADER_DTYPE.names or () if name != "generation")
-
 
 class HeaderRegion:
     """The writer. One daemon writes; its callers serialise the calls (the directory's lock), `commit_extent` excepted.
@@ -45,6 +43,7 @@ class HeaderRegion:
         self.layout = HeaderLayout.parse(region.array[:PAGE_BYTES].tobytes(), region.nbytes)
         self.slots_per_extent = self.layout.slots_per_extent
         self.extents, self.sessions, self.headers = tables(region.array, self.layout)
+        self._raw = self.headers.view(f"V{HEADER_DTYPE.itemsize}")
         self._generation: U64s = self.headers["generation"]
         self._epoch: U64s = self.extents["epoch"]
         self._committed_slots = np.zeros(self.layout.extent_count, np.int64)
@@ -142,8 +141,8 @@ class HeaderRegion:
         entries["length"], entries["checksum"] = lengths, checksums
         entries["sealed_at"], entries["last_access_at"] = sealed_at, last_access
         entries["access_count"] = access_count
-        for name in _FIELDS:
-            self.headers[name][indices] = entries[name]
+        # The generation's own word is written as it was: odd, so that nobody reads the rest meanwhile.
+        self._raw[indices] = entries.view(self._raw.dtype)
         point("headers.fields_written")
         self._generation[indices] = generations + np.uint64(1)
 

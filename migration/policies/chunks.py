@@ -53,8 +53,7 @@ def last_stamp(chunk: Chunk) -> int:
 
 def distinct_last(rows: Rows) -> Rows:
     """`rows` with only the last place of each row that occurs more than once."""
-    ordered = np.sort(rows)
-    if not (ordered[1:] == ordered[:-1]).any():
+    if len(set(rows.tolist())) == len(rows):  # of a request's some dozen rows this is the fastest way to know
         return rows
     _, from_end = np.unique(rows[::-1], return_index=True)
     return rows[np.sort(len(rows) - 1 - from_end)]

@@ -22,7 +22,8 @@ class Cohorts:
     """
 
     def __init__(self, classes: int) -> None:
-        self._newest = np.full(classes, _NOBODY, np.int64)
+        self._newest = [_NOBODY] * classes
+        self._newest_time = [0.0] * classes
         self.time: NDArray[np.float64] = np.zeros(0)
         self.kind: NDArray[np.int64] = np.zeros(0, np.int64)
         self.first_stamp: NDArray[np.int64] = np.zeros(0, np.int64)
@@ -38,18 +39,22 @@ class Cohorts:
 
     def join(self, kind: int, now: float, blocks: int, first_stamp: int) -> int:
         """`blocks` blocks of class `kind` are used `now`, and get stamps from `first_stamp` on: their cohort's number."""
-        number = int(self._newest[kind])
-        if number == _NOBODY or now - self.time[number] > self._span_s():
+        number = self._newest[kind]
+        if number == _NOBODY or now - self._newest_time[kind] > self._span_s():
             number = self._newest[kind] = self._begin(kind, now, first_stamp)
+            self._newest_time[kind] = now
         self.count[number] += blocks
-        return int(number)
+        return number
 
     def leave(self, numbers: Numbers) -> None:
         """One block leaves the cohort of each entry of `numbers`."""
         if not len(numbers):
             return
         np.subtract.at(self.count, numbers, 1)
-        for number in sorted(set(numbers[self.count[numbers] == 0].tolist())):
+        left = self.count[numbers]
+        if np.logical_and.reduce(left):
+            return
+        for number in sorted(set(numbers[left == 0].tolist())):
             kind = self.kind[number]
             if self._newest[kind] == number:
                 self._newest[kind] = _NOBODY

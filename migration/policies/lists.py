@@ -7,7 +7,7 @@ single call pays for a whole log. Stamps grow for ever, across all lists.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -27,6 +27,10 @@ _CHUNK_COST: Final = 256  # what cleaning a chunk costs at least, in entries exa
 _SPARE_CHUNKS: Final = 4  # the constant in the bound of the logs
 _FIRST_WINDOW: Final = 256
 _LAST_WINDOW: Final = 8192
+_FEW_LISTS: Final = 64  # fewer are counted all at once
+
+_least = np.minimum.reduce
+_all = np.logical_and.reduce
 
 
 class RowLists:
@@ -142,25 +146,28 @@ class RowLists:
 
     def require_held(self, rows: Rows) -> None:
         """Raise unless each of `rows` is in a list."""
-        if not len(rows):
-            return
+        if len(rows):
+            self._held_stamps(rows)
+
+    def _held_stamps(self, rows: Rows) -> Stamps:
+        """The latest stamp of each of `rows`; raises unless each is in a list."""
         try:
-            held = rows.min() >= 0 and self._latest[rows].all()
+            before = self._latest[rows]
         except IndexError:
-            held = False
-        if not held:
+            before = rows[:0]
+        # One reduction for both: a row below 0 would be looked up from the end. Methods of arrays cost a Python call.
+        if not len(before) or _least(np.minimum(before, rows + 1)) <= _ABSENT:
             raise InternalError("policy: a row was touched or removed that is not held")
+        return before
 
     def append(self, rows: Rows, number: int) -> None:
         """`rows`, new or from any list, become the end of list `number`. Of a row named twice the last place counts."""
         if not len(rows):
             return
-        stamps = np.arange(self._next_stamp, self._next_stamp + len(rows))
-        self._next_stamp += len(rows)
         before = self._latest[rows]
-        self._latest[rows] = stamps  # of a row named twice NumPy keeps the last
+        stamps = self._stamped(rows)
         last = self._latest[rows] == stamps
-        if not last.all():
+        if not _all(last):
             rows, stamps, before = rows[last], stamps[last], before[last]
         self._leave(rows, before)
         self._list[rows] = number
@@ -168,6 +175,41 @@ class RowLists:
         self._held += len(rows)
         self._write(self._logs[number], rows, stamps)
         self._clean(len(rows))
+
+    def renew(self, rows: Rows) -> None:
+        """`append` of rows that are held, for a single list; raises InternalError when one is not held."""
+        if not len(rows):
+            return
+        self._held_stamps(rows)
+        stamps = self._stamped(rows)
+        last = self._latest[rows] == stamps
+        if not _all(last):
+            rows, stamps = rows[last], stamps[last]
+        self._write(self._logs[0], rows, stamps)
+        self._clean(len(rows))
+
+    def append_parts(self, rows: Rows, counts: Sequence[int]) -> None:
+        """`rows` (distinct) become the ends of the lists 0, 1, ...: the first counts[0] of the first, and so on."""
+        before = self._latest[rows]
+        stamps = self._stamped(rows)
+        self._leave(rows, before)
+        self._held += len(rows)
+        first = 0
+        for number, count in enumerate(counts):
+            if count:
+                part = rows[first : first + count]
+                self._list[part] = number
+                self._lengths[number] += count
+                self._write(self._logs[number], part, stamps[first : first + count])
+                first += count
+        self._clean(len(rows))
+
+    def _stamped(self, rows: Rows) -> Stamps:
+        """New stamps for `rows`; of a row named twice NumPy keeps the last."""
+        stamps = np.arange(self._next_stamp, self._next_stamp + len(rows))
+        self._next_stamp += len(rows)
+        self._latest[rows] = stamps
+        return stamps
 
     def remove(self, rows: Rows) -> None:
         """`rows` (distinct, held) are in no list any more."""
@@ -178,12 +220,13 @@ class RowLists:
         self._clean(len(rows))
 
     def _leave(self, rows: Rows, before: Stamps) -> None:
-        known = before != _ABSENT
-        if not known.all():
-            rows = rows[known]
+        if not _all(before):
+            rows = rows[before != _ABSENT]
         self._held -= len(rows)
         if len(self._logs) == 1:
             self._lengths[0] -= len(rows)
+        elif len(self._logs) <= _FEW_LISTS:
+            self._lengths -= np.bincount(self._list[rows], minlength=len(self._lengths))
         else:
             np.subtract.at(self._lengths, self._list[rows], 1)
 

@@ -17,8 +17,7 @@ class Lru:
         self._lists.append(rows, 0)
 
     def touched(self, rows: Rows, now: float) -> None:
-        self._lists.require_held(rows)
-        self._lists.append(rows, 0)
+        self._lists.renew(rows)
 
     def removed(self, rows: Rows) -> None:
         self._lists.require_held(rows)

@@ -80,7 +80,7 @@ class Rhq:
         accesses = self._accesses[rows]
         classes, bins = class_of(accesses), bin_of(now - self._used_at[rows])
         cells = cell_of(classes, bins)
-        self._hazard.reused(cells if accesses.all() else cells[accesses > 0])
+        self._hazard.reused(cells if np.logical_and.reduce(accesses) else cells[accesses > 0])
         accesses = np.minimum(accesses + 1, MAX_ACCESSES)
         self._accesses[rows] = accesses
         self._used_at[rows] = now
@@ -108,11 +108,15 @@ class Rhq:
 
     def _queue(self, rows: Rows, classes: NDArray[np.int64], now: float) -> None:
         """Put `rows` at the ends of their classes' lists; lower classes first, for of one request they are the deeper."""
-        for number, count in enumerate(np.bincount(classes).tolist()):
+        counts = np.bincount(classes).tolist()
+        if len(rows) not in counts:
+            rows = rows[np.argsort(classes, kind="stable")]
+        first, stamp = 0, self._lists.next_stamp
+        for number, count in enumerate(counts):
             if count:
-                some = rows if count == len(rows) else rows[classes == number]
-                self._cohort[some] = self._cohorts.join(number, now, count, self._lists.next_stamp)
-                self._lists.append(some, number)
+                self._cohort[rows[first : first + count]] = self._cohorts.join(number, now, count, stamp + first)
+                first += count
+        self._lists.append_parts(rows, counts)
 
     def _give_up(self, forgotten: Tags) -> None:
         if len(forgotten):

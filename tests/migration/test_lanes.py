@@ -87,6 +87,39 @@ def test_transfers_queued_together_travel_in_one_batch(make_host: MakeHost, monk
     assert sum(sizes) == 9
 
 
+@pytest.mark.parametrize(("blocks", "in_hand"), [(64, 2), (32, 1)])
+def test_the_next_batch_begins_before_a_large_one_has_landed(make_host: MakeHost, blocks: int, in_hand: int) -> None:
+    rig = make_host(gpu_blocks=256, cpu_blocks=256, migration__batch_bytes=blocks * BLOCK)
+    rig.worker.put(range(3 * blocks), Tier.GPU)
+    stream, lane = rig.stream("gpu0-cpu.background"), rig.lane("gpu0-cpu.background")
+    stream.hold()
+    rig.lower("gpu0", range(3 * blocks))
+    assert stream.wait_held()
+    rig.until(lambda: lane.bytes_in_flight >= in_hand * blocks * BLOCK)
+    assert lane.bytes_in_flight == in_hand * blocks * BLOCK  # the rest is queued, where it can be withdrawn
+    assert lane.queued == (3 - in_hand) * blocks
+    stream.release_held()
+    rig.settle()
+    assert rig.moves(source="gpu0", target="cpu") == {"done": 3 * blocks}
+    assert rig.migrator.inflight.nbytes == 0
+
+
+def test_an_error_in_one_of_two_batches_in_hand_fails_that_one_alone(make_host: MakeHost) -> None:
+    rig = make_host(gpu_blocks=256, cpu_blocks=256, migration__batch_bytes=64 * BLOCK)
+    rig.worker.put(range(128), Tier.GPU)
+    stream, lane = rig.stream("gpu0-cpu.background"), rig.lane("gpu0-cpu.background")
+    stream.hold()
+    stream.fail_next(RuntimeError("no"))
+    rig.lower("gpu0", range(128))
+    assert stream.wait_held()
+    rig.until(lambda: lane.bytes_in_flight == 128 * BLOCK)
+    stream.release_held()
+    rig.settle()
+    assert rig.moves(source="gpu0", target="cpu") == {"failed": 64, "done": 64}
+    assert lane.thread.is_alive()
+    assert lane.bytes_in_flight == rig.migrator.inflight.nbytes == 0
+
+
 def test_a_batch_holds_blocks_of_one_size(make_host: MakeHost) -> None:
     rig = make_host()
     half = rig.attach(BLOCK // 2, "half")

@@ -17,7 +17,7 @@ from hybridkv.tiers.device.batch import Runs
 from hybridkv.tiers.errors import UnavailableError
 
 _IOV_MAX = 1024
-_ONE_BY_ONE_BYTES = 1 << 20  # from here on the lock's cost is lost in the copy's, and a plain copy is the faster
+_ONE_BY_ONE_BYTES = 4 << 20  # from here on the lock's cost is lost in the copy's, and a plain copy is the faster
 _REFUSED = frozenset({errno.ENOSYS, errno.EPERM})  # an old kernel, a sandbox
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -42,6 +42,7 @@ class BlockTable:
 
     `slot[p][row]` is the copy's place in pool p: a byte offset, on DISK the segment's number. `children_at[t][row]`
     counts children whose highest copy lies in tier t; a reserved block counts at the tier it is written to.
+    `waiting[row]` counts acquires that wait for the block; each counts in `holds` too.
     `next_child[row]` is the child that came or was used last; it may be gone, and its row another's: hold it against `parent`.
     Columns are replaced by longer ones when rows are allocated. All keys of a namespace have one width.
     """
@@ -55,6 +56,7 @@ class BlockTable:
     slot: list[NDArray[np.int64]]
     leases: list[NDArray[np.uint16]]
     holds: NDArray[np.uint16]
+    waiting: NDArray[np.uint16]
     busy: NDArray[np.uint8]
     checksum: NDArray[np.uint64]
     checked: NDArray[np.uint8]
@@ -321,6 +323,7 @@ _COLUMNS: dict[str, tuple[type[np.generic], int]] = {
     "next_child": (np.int32, NO_ROW),
     "highest": (np.uint8, NOWHERE),
     "holds": (np.uint16, 0),
+    "waiting": (np.uint16, 0),
     "busy": (np.uint8, 0),
     "checksum": (np.uint64, 0),
     "checked": (np.uint8, 0),

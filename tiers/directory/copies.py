@@ -152,4 +152,5 @@ class Copies:
             below = (blocks.slot[pool][rows] != NO_SLOT) & (highest < Tier.CPU)
             for row in rows[~below & (before < Tier.CPU)].tolist() if shadowed else ():
                 shadowed.pop(row, None)
-            shadowed.update(dict.fromkeys(rows[below].tolist()))
+            if below.any():
+                shadowed.update(dict.fromkeys(rows[below].tolist()))

@@ -144,7 +144,8 @@ def _holds_are_counted(state: State) -> list[str]:
     for session in state.ledger.sessions.values():
         for request in session.requests.values():
             expected[np.fromiter(request.rows, np.int64, len(request.rows))] += 1
-    for row, count in state.waiting.items():
+    for row in np.flatnonzero(state.blocks.waiting).tolist():
+        count = int(state.blocks.waiting[row])
         expected[row] += count
     wrong = np.flatnonzero(expected != state.blocks.holds)
     return [f"law 6: row {row} counts {state.blocks.holds[row]} holders, has {expected[row]}" for row in wrong.tolist()]

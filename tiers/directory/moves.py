@@ -7,10 +7,12 @@ lanes (migration/) carry the bytes.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from operator import attrgetter
 
 import numpy as np
 
 from hybridkv.tiers.directory.blocks import NO_SLOT
+from hybridkv.tiers.directory.books import DiskBook, Slots
 from hybridkv.tiers.directory.copies import Copies
 from hybridkv.tiers.directory.state import State
 from hybridkv.tiers.extents import SlotUse
@@ -29,7 +31,12 @@ class Stage(IntEnum):
     CANCELLED = 4
 
 
-_RUNNING = Stage.RUNNING  # an enum's attribute is looked up by a Python function: too slow once per block
+# An enum's attribute is looked up by a Python function: too slow once per block.
+_QUEUED, _RUNNING = Stage.QUEUED, Stage.RUNNING
+
+
+_REMOVED = BlockState.REMOVED
+_ROW, _TARGET_SLOT = attrgetter("row"), attrgetter("target_slot")
 
 
 @dataclass(slots=True, eq=False)
@@ -50,8 +57,12 @@ class Transfer:
     via: int | None = None
     give_up_at: float | None = None
     """Not begun by then, and waited for by nobody, it is not wanted any more."""
-    note: tuple[int, bytes, tuple[str, ...], tuple[float, ...]] | None = None
-    """For whoever explains it: namespace, key, and the names and values of the figures it was decided on."""
+    space: int = 0
+    key: bytes = b""
+    """Whose block it is: the row may be another's once the transfer has ended."""
+    figures: tuple[tuple[str, ...], tuple[float, ...]] | None = None
+    """For whoever explains it: names and values of what it was decided on. Shared between transfers."""
+    ended_at: float = 0.0
 
     @property
     def demotes(self) -> bool:
@@ -78,13 +89,22 @@ class Moves:
         rows = rows[: len(slots)]
         blocks.busy[rows] = 1
         now = state.clock.now()
+        numbers = rows.tolist()
         begun = [
-            Transfer(row, size, source, target, source_slot, slot, reason, priority, keep_source, now)
-            for row, source_slot, slot in zip(
-                rows.tolist(), blocks.slot[source][rows].tolist(), slots.tolist(), strict=True
+            Transfer(
+                row, size, source, target, source_slot, slot, reason, priority, keep_source, now, _QUEUED, None, None,
+                space, key,
             )
-        ]
-        state.transfers.update((transfer.row, transfer) for transfer in begun)
+            for row, source_slot, slot, space, key in zip(
+                numbers,
+                blocks.slot[source][rows].tolist(),
+                slots.tolist(),
+                blocks.namespace[rows].tolist(),
+                blocks.keys.of(rows),
+                strict=True,
+            )
+        ]  # fmt: skip
+        state.transfers.update(zip(numbers, begun, strict=True))
         point("move.decided")
         return begun
 
@@ -95,26 +115,31 @@ class Moves:
     def start_all(self, transfers: Sequence[Transfer]) -> list[Transfer]:
         """Bytes are about to move. Those not wanted any more have ended as CANCELLED, and are returned."""
         cancelled = []
-        for transfer, doubtful in zip(transfers, self._doubtful(transfers), strict=True):
-            if doubtful and self._unwanted(transfer):
+        doubtful = set(self._doubtful(transfers))
+        for number, transfer in enumerate(transfers):
+            if number in doubtful and self._unwanted(transfer):
                 self.cancel(transfer)
                 cancelled.append(transfer)
             else:
                 transfer.stage = _RUNNING
         return cancelled
 
-    def _doubtful(self, transfers: Sequence[Transfer]) -> list[bool]:
-        """Which of them need a closer look, from columns: most batches need none."""
+    def _doubtful(self, transfers: Sequence[Transfer]) -> list[int]:
+        """Positions of those that need a closer look, from columns: most batches have none."""
         blocks = self._state.blocks
         if not transfers:
             return []
-        rows = np.array([transfer.row for transfer in transfers], np.int64)
+        rows = rows_of(transfers)
+        look = blocks.state[rows] == _REMOVED
         in_use = blocks.holds[rows] > 0
         for leases in blocks.leases:
             in_use |= leases[rows] > 0
-        demotes = np.array([not transfer.keep_source for transfer in transfers], np.bool_)
-        has_deadline = np.array([transfer.give_up_at is not None for transfer in transfers], np.bool_)
-        doubtful: list[bool] = ((blocks.state[rows] == BlockState.REMOVED) | (demotes & in_use) | has_deadline).tolist()
+        if in_use.any():
+            look |= in_use & np.fromiter((not transfer.keep_source for transfer in transfers), np.bool_, len(rows))
+        deadlines = [transfer.give_up_at is not None for transfer in transfers]
+        if any(deadlines):
+            look |= np.array(deadlines, np.bool_)
+        doubtful: list[int] = np.flatnonzero(look).tolist()
         return doubtful
 
     def cancel(self, transfer: Transfer) -> None:
@@ -135,21 +160,22 @@ class Moves:
         return (
             transfer.give_up_at is not None
             and transfer.give_up_at <= self._state.clock.now()
-            and not self._state.waiting[transfer.row]
+            and not self._state.blocks.waiting[transfer.row]
         )
 
-    def commit(self, transfers: Sequence[Transfer], places: Sequence[int] | None = None) -> None:
-        """The bytes of these (one source, target and size) have arrived; `places`: segments, when the target is DISK."""
+    def commit(self, transfers: Sequence[Transfer], places: Slots | Sequence[int] | None = None) -> None:
+        """The bytes of these (one source, target and size) have arrived; `places`: segments, when the target is
+        DISK."""
         blocks = self._state.blocks
-        if places is not None:
-            for transfer, place in zip(transfers, places, strict=True):
+        if places is not None and isinstance(self._state.books[transfers[0].target], DiskBook):
+            for transfer, place in zip(transfers, np.asarray(places).tolist(), strict=True):
                 transfer.target_slot = place
         arrived = self._still_wanted(transfers)
         if not arrived:
             return
         first = arrived[0]
-        rows = np.array([transfer.row for transfer in arrived], np.int64)
-        slots = np.array([transfer.target_slot for transfer in arrived], np.int64)
+        rows = rows_of(arrived)
+        slots = np.fromiter(map(_TARGET_SLOT, arrived), np.int64, len(arrived))
         # Placed before it has ended: were placing refused, these would still be in flight, for the caller to fail.
         if first.source == first.target:
             self._copies.relocate(rows, first.source, slots)
@@ -160,7 +186,7 @@ class Moves:
         if first.source == first.target:
             return
         point("move.committed")
-        leaving = np.array([not transfer.keep_source for transfer in arrived], np.bool_)
+        leaving = np.fromiter((not transfer.keep_source for transfer in arrived), np.bool_, len(arrived))
         # A lease taken meanwhile wins: its copy stays, and the block simply has one copy more.
         leaving &= blocks.leases[first.source][rows] == 0
         self._copies.drop(rows[leaving], first.source)
@@ -170,8 +196,8 @@ class Moves:
         """Without those whose block was removed meanwhile, or whose very copy was to move and is leased now: these have
         ended as CANCELLED."""
         blocks, first = self._state.blocks, transfers[0]
-        rows = np.array([transfer.row for transfer in transfers], np.int64)
-        unwanted = blocks.state[rows] == BlockState.REMOVED
+        rows = rows_of(transfers)
+        unwanted = blocks.state[rows] == _REMOVED
         if first.source == first.target:
             unwanted |= blocks.leases[first.source][rows] > 0
         if not unwanted.any():
@@ -200,7 +226,13 @@ class Moves:
     def _end_all(self, transfers: Sequence[Transfer], rows: Rows, stage: Stage) -> None:
         """`rows` are the transfers'."""
         self._state.blocks.busy[rows] = 0
-        under_way = self._state.transfers
+        under_way, now = self._state.transfers, self._state.clock.now()
         for transfer in transfers:
             transfer.stage = stage
+            transfer.ended_at = now
             under_way.pop(transfer.row, None)
+
+
+def rows_of(transfers: Sequence[Transfer]) -> Rows:
+    """Their rows, int64 [n]."""
+    return np.fromiter(map(_ROW, transfers), np.int64, len(transfers))

@@ -51,8 +51,6 @@ class State:
         """Per CPU pool: rows whose block also lies on a device, its first victims. Empty for other pools."""
         self.warming: dict[int, None] = {}
         """Rows touched below the top tier since the migrator last asked, oldest first; bounded."""
-        self.waiting: Counter[int] = Counter()
-        """Rows that acquires wait for, with the number of waiters; each counts in the `holds` column too."""
         self.counters: Counter[str] = Counter()
         self.standings = Standings(self.blocks, len(self.books))
         self.speculation = Speculation(self.blocks, self.counters)

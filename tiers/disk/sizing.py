@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from hybridkv.tiers.disk.codec import PAGE_BYTES, ValueShape, shape_of
 
-MAX_BATCH_BYTES = 16 << 20
+MAX_BATCH_BYTES = 16 << 20  # of payload: what a lane carries at once by default, so that its batch is one transaction
 MAX_SEGMENT_BYTES = 1 << 30
 SEGMENT_OVERHEAD_BYTES = 3 * PAGE_BYTES  # directory, lock file, manifest
 STORE_OVERHEAD_BYTES = 4 * PAGE_BYTES  # lock, marker, the directories themselves
@@ -68,8 +68,8 @@ def sizes_for(capacity_bytes: int, block_bytes: int) -> Sizes:
     at_least = 8 * shape.run_bytes + 16 * PAGE_BYTES
     segment_bytes = max(wanted, min(capacity_bytes // 4, at_least))
     per_block = (shape.pages + _TREE_PAGES_PER_BLOCK) * PAGE_BYTES
-    batch_bytes = min(MAX_BATCH_BYTES, capacity_bytes // 64)
-    batch_blocks = max(1, (batch_bytes - _FIXED_PAGES * PAGE_BYTES) // per_block)
+    reserved = capacity_bytes // 32  # so that the two batches kept free are less than the tenth that stays unused
+    batch_blocks = max(1, min(MAX_BATCH_BYTES // block_bytes, (reserved - _FIXED_PAGES * PAGE_BYTES) // per_block))
     floor = (2 + _FIXED_PAGES + 1) * PAGE_BYTES + shape.pages * 8
     slack_bytes = max(floor, min(_MAX_SLACK_BYTES, capacity_bytes // 64))
     return Sizes(capacity_bytes, shape, segment_bytes, batch_blocks, slack_bytes)

@@ -211,7 +211,7 @@ class World:
         assert not state.ledger.leases
         assert not state.ledger.reservations
         assert not state.transfers
-        assert not state.waiting
+        assert not state.blocks.waiting.any()
         assert not state.blocks.holds.any()
         for pool in range(self.gpus + 1):
             book = state.mapped(pool)

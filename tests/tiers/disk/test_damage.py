@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hybridkv.tiers import points
 from hybridkv.tiers.disk import DiskBlock, DiskStore, ReadOutcome
 from hybridkv.tiers.disk.codec import PAGE_BYTES, MetaRecord, pack_meta
 from hybridkv.tiers.disk.verifier import verify_segments
@@ -54,6 +55,24 @@ def test_rotten_block_is_corrupt_then_repaired(kit: Kit, where: int) -> None:
     store.close()
     again = kit.store()
     assert blocks[3].key not in {block.key for block in again.open()}
+
+
+def test_a_rotten_block_among_those_read_with_one_call_spoils_no_other(kit: Kit) -> None:
+    store = kit.store()
+    store.open()
+    blocks = kit.blocks(range(8), 8192)
+    segments = store.put(blocks)
+    reads: list[str] = []
+    with points.listening(lambda name: reads.append(name) if name == "disk.read.before_pread" else None):
+        kit.expect(store, blocks, segments)
+        assert len(reads) <= 2  # a page of the trees may lie between
+        path = kit.data_file(segments[3])
+        at = _place_of(path, blocks[3]) + 100
+        _overwrite(path, at, bytes([path.read_bytes()[at] ^ 0x20]))
+        outcomes, found = kit.read(store, kit.refs(blocks, segments))
+    assert [number for number, outcome in enumerate(outcomes) if outcome is ReadOutcome.CORRUPT] == [3]
+    assert outcomes.count(ReadOutcome.OK) == 7
+    assert [found[n] == bytes(blocks[n].payload) for n in range(8)] == [n != 3 for n in range(8)]
 
 
 def test_truncated_payload_is_a_miss_not_short_bytes(kit: Kit) -> None:

@@ -25,7 +25,8 @@ def test_first_batch_makes_a_segment() -> None:
 def test_batch_is_bounded() -> None:
     chosen = place([], SIZES, 10_000, STORE_OVERHEAD_BYTES)
     assert chosen == Placement(None, SIZES.batch_blocks)
-    assert SIZES.batch_cost(SIZES.batch_blocks) <= 16 << 20
+    assert SIZES.batch_blocks * 65536 <= 16 << 20
+    assert SIZES.batch_cost(SIZES.batch_blocks) <= CAPACITY // 32
 
 
 def test_fullest_segment_below_its_size_grows() -> None:
