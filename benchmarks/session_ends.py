@@ -9,8 +9,6 @@ another block in the tier follows it. Told: block hit rates, and that of the off
 """
 
 import argparse
-import gzip
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -27,24 +25,15 @@ from hybridkv.migration.simulate import (
     prefix_length,
     replay_one_tier,
 )
+from hybridkv.migration.trace import read_trace
 from hybridkv.tiers.replacement import NO_ROW, Policy, Rows
 from hybridkv.tiers.victims import choose_victims
 
 
-def load(path: Path) -> tuple[list[Request], list[bool]]:
+def load(path: Path) -> tuple[Sequence[Request], list[bool]]:
     """The trace's requests, and of each whether it is its session's last."""
-    requests, sessions = [], []
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
-        for line in lines:
-            fields = json.loads(line)
-            runs = fields.get("hash_runs") or [[block, 1] for block in fields["hash_ids"]]
-            chain = np.concatenate(
-                [np.arange(first, first + count) for first, count in runs] or [np.zeros(0, np.int64)]
-            )
-            requests.append(Request(fields["timestamp"] / 1000, chain, fields["input_length"]))
-            sessions.append(fields["session"])
-    last = {session: number for number, session in enumerate(sessions)}
-    return requests, [last[session] == number for number, session in enumerate(sessions)]
+    trace = read_trace(path)
+    return trace.requests, trace.last_of_session()
 
 
 class HintedTier(SimulatedTier):

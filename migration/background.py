@@ -79,7 +79,6 @@ class Background:
         directory, choice = self._directory, self._directory.choice
         blocks = directory.blocks
         rows = _head(choice.scan(book.index), VIEW_ROWS) if rows is None else rows
-        leaving = sum(t.size for t in directory.state.transfers.values() if t.source == book.index and t.demotes)
         return PoolView(
             pool=book.id,
             capacity_bytes=book.capacity_bytes,
@@ -96,49 +95,36 @@ class Background:
             eligible=blocks.busy[rows] == 0 if upwards else choice.may_go(book.index, None)(rows),
             highest=blocks.highest[rows] == book.id.tier,
             orphan=blocks.is_orphan(rows),
-            blocking_children=blocks.children_from(rows, book.id.tier),
+            blocking_children=choice.blocking_children(book.index, Priority.BACKGROUND)(rows),
             parents=blocks.parent[rows].astype(np.int64),
             lowest=self._reclaim.below(book.index) is None,
-            leaving_bytes=leaving,
+            leaving_bytes=self._leaving_bytes(book),
             draining=self._draining[book.index],
         )
 
     def _carry_out(self, pool: int, moves: list[Move]) -> int:
         """Moves that were decided without the lock, as far as they still hold, some at a time: the number begun or done."""
-        done, begun = 0, np.empty(0, np.int64)
+        done = 0
         for some in _batched(moves, CARRIED_ROWS):
             with self._directory.lock, self._history.deciding({move.row: move.figures for move in some}):
-                rows = self._still_allowed(pool, some, begun)
+                rows = self._still_allowed(pool, some)
                 went = self._lower(pool, rows, {move.row: move.reason for move in some})
             done += went
-            begun = np.concatenate([begun, np.array(rows, np.int64)])
             if went < len(rows):
                 break
         return done
 
-    def _still_allowed(self, pool: int, moves: Sequence[Move], begun: Rows) -> list[int]:
-        """Of the moves' rows, those that law 7 lets go now, children before parents. Children that this pass has `begun` to
-        move, and that are still on their way out, stand in their parents' way no more than those chosen with them."""
+    def _still_allowed(self, pool: int, moves: Sequence[Move]) -> list[int]:
+        """Of the moves' rows, those that law 7 lets go now, children before parents. Children that are on their way out
+        stand in their parents' way no more than those chosen with them."""
         choice = self._directory.choice
-        rows = np.array([move.row for move in moves], np.int64)
-        leaving = self._leaving(pool, begun[np.isin(self._directory.blocks.parent[begun], rows)])
-        parents, counts = np.unique(choice.parents_above(pool)(leaving), return_counts=True)
-        blocking = choice.blocking_children(pool)
-
-        def blocking_now(rows: Rows) -> Rows:
-            if not len(parents):
-                return blocking(rows)
-            place = np.minimum(np.searchsorted(parents, rows), len(parents) - 1)
-            return np.maximum(0, blocking(rows) - np.where(parents[place] == rows, counts[place], 0))
-
-        return choose_victims([rows], choice.may_go(pool, None), blocking_now, choice.parents_above(pool), len(rows))
-
-    def _leaving(self, pool: int, rows: Rows) -> Rows:
-        """Those that nobody uses and whose transfer out of the pool is in flight."""
-        blocks, transfers = self._directory.blocks, self._directory.state.transfers
-        rows = rows[(blocks.busy[rows] > 0) & (blocks.leases[pool][rows] == 0) & (blocks.holds[rows] == 0)]
-        out = [transfers[row].source == pool and transfers[row].demotes for row in rows.tolist()]
-        return rows[np.array(out, np.bool_)]
+        return choose_victims(
+            [np.array([move.row for move in moves], np.int64)],
+            choice.may_go(pool, None),
+            choice.blocking_children(pool, Priority.BACKGROUND),
+            choice.parents_above(pool),
+            len(moves),
+        )
 
     def _lower(self, pool: int, rows: list[int], reasons: dict[int, Reason]) -> int:
         done = 0
@@ -208,13 +194,19 @@ class Background:
         return min(above, key=lambda b: b.used_bytes / b.capacity_bytes, default=None)
 
     def room_above(self, book: Book) -> int:
-        """Bytes that promotions out of the pool may fill: what the tier above has below its low watermark. Below 0: none,
-        or there is no tier above."""
+        """Bytes that promotions out of the pool may fill: what the tier above has below its low watermark once the moves
+        out of it are done. Below 0: none, or there is no tier above."""
         target = self._above(book)
         if target is None:
             return -1
         marks = self.rules.thresholds.get(target.id.tier, Thresholds())
-        return int(marks.low_watermark * target.capacity_bytes) - target.used_bytes
+        staying = target.used_bytes - self._leaving_bytes(target)
+        return int(marks.low_watermark * target.capacity_bytes) - staying
+
+    def _leaving_bytes(self, book: Book) -> int:
+        with self._directory.lock:
+            under_way = self._directory.state.transfers.values()
+            return sum(t.size for t in under_way if t.source == book.index and t.demotes)
 
     def _carve_ahead(self, target: Book, size: int, rows: Rows) -> None:
         """A pool that was not used yet has room but no slots: the next pass finds them."""

@@ -27,6 +27,9 @@ class Carver:
         self._stir = stir
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="hybridkv-carver", daemon=True)
+        self._start()
+
+    def _start(self) -> None:
         self._thread.start()
 
     def carve(self, pool: int, extent: int) -> None:
@@ -55,11 +58,14 @@ class Carver:
             job = self._jobs.get()
             if job is None:
                 return
-            try:
-                job()
-            except Exception:
-                self.errors += 1
-                _log.exception("committing or returning memory failed")
+            self._do(job)
+
+    def _do(self, job: Callable[[], None]) -> None:
+        try:
+            job()
+        except Exception:
+            self.errors += 1
+            _log.exception("committing or returning memory failed")
 
     def _carve(self, pool: int, extent: int) -> None:
         book = self._directory.state.mapped(pool)

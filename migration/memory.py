@@ -61,9 +61,18 @@ class Memory:
         epoch: int,
         policy: Callable[[Tier, PoolFacts], Policy],
     ) -> None:
-        self.spec = spec
         self._instance = instance
         self._epoch = epoch
+        self._assemble(spec, clock, policy)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(str(book.id) for book in self.directory.books)})"
+
+    # ------------------------------------------------------------------------------------------------ opening
+
+    def _assemble(self, spec: MemorySpec, clock: Clock, policy: Callable[[Tier, PoolFacts], Policy]) -> None:
+        """Open the pools, top tier first, and their directory; all are closed again when that fails."""
+        self.spec = spec
         self._policy = policy
         self.devices: list[Device] = []
         self.device_pools: dict[int, DevicePool] = {}
@@ -74,17 +83,7 @@ class Memory:
             for name in spec.gpu_devices:
                 books.append(self._open_device_pool(name, len(books)))
             self.cpu_index = len(books)
-            self.cpu = CpuPool(
-                instance.region_path("cpu"),
-                spec.cpu_bytes,
-                devices=self.devices,
-                page_lock=spec.page_lock,
-                huge_pages=spec.huge_pages,
-                numa_node=spec.numa_node,
-            )
-            books.append(
-                self._book(PoolId(Tier.CPU), self.cpu_index, self.cpu.capacity_bytes, self.cpu.extent_bytes, None)
-            )
+            books.append(self._open_cpu(self.cpu_index))
             if spec.disk_path is not None:
                 books.append(self._open_disk(spec.disk_path, len(books), clock))
             self.directory = Directory(books, clock, half_life_s=spec.half_life_s, window_s=spec.window_s)
@@ -93,10 +92,17 @@ class Memory:
             self.close()
             raise
 
-    def __repr__(self) -> str:
-        return f"Memory({', '.join(str(book.id) for book in self.directory.books)})"
-
-    # ------------------------------------------------------------------------------------------------ opening
+    def _open_cpu(self, index: int) -> MappedBook:
+        spec = self.spec
+        self.cpu = CpuPool(
+            self._instance.region_path("cpu"),
+            spec.cpu_bytes,
+            devices=self.devices,
+            page_lock=spec.page_lock,
+            huge_pages=spec.huge_pages,
+            numa_node=spec.numa_node,
+        )
+        return self._book(PoolId(Tier.CPU), index, self.cpu.capacity_bytes, self.cpu.extent_bytes, None)
 
     def _open_device_pool(self, name: str, index: int) -> MappedBook:
         try:
@@ -130,13 +136,16 @@ class Memory:
             self.recovered = self.store.open()
         except UnavailableError as error:
             raise UnavailableError(f"disk.path: {error}") from error
+        return self._disk_book(self.store, index)
+
+    def _disk_book(self, store: DiskStore, index: int) -> DiskBook:
         return DiskBook(
             PoolId(Tier.DISK),
             index,
             self.spec.disk_bytes,
             self._policy(Tier.DISK, self._facts(index)),
-            self.store.pages_per_block,
-            self.store.capacity_blocks,
+            store.pages_per_block,
+            store.capacity_blocks,
         )
 
     def _restore(self) -> None:

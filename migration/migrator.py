@@ -64,13 +64,16 @@ class MigrationSpec:
 class Migrator:
     """Moves blocks between the tiers of a `Memory`. Thread-safe; no call blocks but `drain` and `close`."""
 
+    carver_kind: type[Carver] = Carver
+    lanes_kind: type[LaneMap] = LaneMap
+
     def __init__(self, memory: Memory, spec: MigrationSpec, *, start_loop: bool = True) -> None:
         """`start_loop` False: the loop is started later, or a test calls `tick` itself."""
         self.memory = memory
         self.directory: Directory = memory.directory
         self.spec = spec
         self.moves = MoveLedger(self.directory, spec.explain_moves)
-        self.carver = Carver(memory, self.stir)
+        self.carver = self.carver_kind(memory, self.stir)
         self.reclaim = Reclaim(
             self.directory,
             self.moves,
@@ -84,7 +87,7 @@ class Migrator:
         self.inflight = InFlight(spec.inflight_bytes)
         self.disk_watch = DiskWatch(memory)
         self.disk_size = DiskSize(memory, self.reclaim)
-        self.lanes = LaneMap(
+        self.lanes = self.lanes_kind(
             memory,
             self.moves,
             self.disk_watch,

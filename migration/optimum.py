@@ -18,6 +18,8 @@ def optimum(requests: Sequence[Request], capacity_blocks: int) -> list[int]:
     Decided between requests: of the blocks there, those stay whose next request is soonest; of one next request, those
     nearest its head. A block that is never used again is not kept.
     """
+    if capacity_blocks >= block_count(requests):
+        return _hits_without_limit(requests)
     next_use = np.full(block_count(requests), _NEVER)
     resident = np.zeros(len(next_use), np.bool_)
     count, hits = 0, []
@@ -42,6 +44,15 @@ def optimum(requests: Sequence[Request], capacity_blocks: int) -> list[int]:
             if resident[block] and next_use[block] == -use:
                 resident[block] = False
                 count -= 1
+    return hits
+
+
+def _hits_without_limit(requests: Sequence[Request]) -> list[int]:
+    seen = np.zeros(block_count(requests), np.bool_)
+    hits = []
+    for request in requests:
+        hits.append(prefix_length(seen[request.chain]))
+        seen[request.chain] = True
     return hits
 
 

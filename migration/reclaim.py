@@ -62,7 +62,9 @@ class Reclaim:
             while book.free_slots(size) < count and self._evict(pool, size, missing, Reason.RECLAIM):
                 pass
             return book.free_slots(size) > 0
-        coming = self.coming(pool, size) + self.carve_for(book, size, missing)
+        coming = self.coming(pool, size)
+        if missing > coming:
+            coming += self.carve_for(book, size, missing - coming)
         missing -= coming
         if missing <= 0:
             return True
@@ -70,7 +72,8 @@ class Reclaim:
             # An extent that held nothing but clean copies is empty already.
             self.carve_for(book, size, missing)
             return True
-        freed, started = self.lower(pool, self._directory.choice.victims(pool, size, missing), Reason.RECLAIM, priority)
+        victims = self._directory.choice.victims(pool, size, missing, priority)
+        freed, started = self.lower(pool, victims, Reason.RECLAIM, priority)
         if freed + started + coming > 0:
             return True
         if not self._empty_an_extent(book, size):
@@ -147,7 +150,8 @@ class Reclaim:
             return np.ones(len(rows), np.bool_)
         free |= blocks.slot[below][rows] != NO_SLOT
         if self._directory.books[below].id.tier is Tier.DISK:
-            free |= blocks.accesses[rows] < self.admit_min_accesses
+            # An earlier access counts less than one by now, and still counts: two accesses are never "fewer than 2".
+            free |= np.ceil(blocks.accesses[rows]) < self.admit_min_accesses
         return free
 
     def below(self, pool: int) -> int | None:

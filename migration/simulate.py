@@ -5,7 +5,7 @@ missing blocks come in, all of its blocks are touched once in reverse order, and
 trimmed to its capacity; a block of the request may itself be a victim. Nothing is moved, nothing waits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,9 +93,14 @@ def prefix_length(resident: NDArray[np.bool_]) -> int:
 
 
 def replay_one_tier(
-    requests: Sequence[Request], policy: Policy, capacity_blocks: int, *, chain_order: bool = True
+    requests: Sequence[Request],
+    policy: Policy,
+    capacity_blocks: int,
+    *,
+    chain_order: bool = True,
+    served: Callable[[], None] = lambda: None,
 ) -> list[int]:
-    """Hit blocks of each request.
+    """Hit blocks of each request; `served` is called after each.
 
     `chain_order` off: blocks are independent, as in textbooks: no block waits for its children to go, and those of the
     request at hand, as many as fit from its head, are never victims.
@@ -120,6 +125,7 @@ def replay_one_tier(
         victims = tier.victims(may_go, children, parents)
         count_children(children, parents, victims, -1)
         tier.drop(victims)
+        served()
     return hits
 
 

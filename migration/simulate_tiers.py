@@ -1,6 +1,6 @@
 """Replays of a workload on three tiers under two plain models, on the shipped policies and victim choice."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -29,9 +29,15 @@ class TierCounts:
 
 
 def three_tiers(
-    requests: Sequence[Request], policies: Sequence[Policy], capacities_blocks: Sequence[int], model: Model
+    requests: Sequence[Request],
+    policies: Sequence[Policy],
+    capacities_blocks: Sequence[int],
+    model: Model,
+    *,
+    served: Callable[[], None] = lambda: None,
 ) -> TierCounts:
-    """Replay on GPU, CPU and disk of these capacities. A hit is served by the highest tier that has the block.
+    """Replay on GPU, CPU and disk of these capacities. A hit is served by the highest tier that has the block; `served` is
+    called after each request.
 
     exclusive  A block lies in one tier. A request brings all its blocks to the GPU; then each tier is trimmed by moving
                its victims to the next (from the disk: dropped). up: CPU -> GPU, disk -> GPU; down: GPU -> CPU, CPU -> disk.
@@ -50,6 +56,7 @@ def three_tiers(
         counts.new_blocks += int(np.count_nonzero(ladder.highest[chain] == _NOWHERE))
         ladder.parents[chain[1:]] = chain[:-1]
         serve(ladder, chain[::-1], request.at_s, counts)
+        served()
     return counts
 
 

@@ -29,7 +29,7 @@ from hybridkv.tiers.clock import Clock, SystemClock
 from hybridkv.tiers.directory.hinting import DEFAULT_FAR_S
 from hybridkv.tiers.errors import InvalidArgumentError
 from hybridkv.tiers.header_reader import HeaderReader
-from hybridkv.tiers.instance import claim_instance
+from hybridkv.tiers.instance import InstanceDir, claim_instance
 from hybridkv.tiers.states import Reason
 from hybridkv.version import __version__
 
@@ -48,15 +48,8 @@ class HostBase:
         self.version = __version__
         self.clock = clock or SystemClock()
         self.started_at = self.clock.now()
-        self._instance = claim_instance(Path(config.cpu.shm_dir), instance or instance_name(config))
-        try:
-            spec = memory_spec(config)
-            self.memory = Memory(spec, self._instance, self.clock, self.epoch, policies(config))
-            self.directory = self.memory.directory
-            self.migrator = Migrator(self.memory, migration_spec(config), start_loop=False)
-        except BaseException:
-            self._instance.close()
-            raise
+        self._open(config, instance or instance_name(config))
+        self.directory = self.memory.directory
         self._sessions = SessionBook(self.directory, self.memory, self.migrator, config, self.epoch)
         self._tuner = Tuner(config, self.memory, self.migrator, self._sessions)
         self._readers: dict[int, HeaderReader] = {}
@@ -65,6 +58,16 @@ class HostBase:
         self.directory.accesses.hinting.far_s = lambda: self.config.cpu.idle_timeout_s or DEFAULT_FAR_S
         if start_loop:
             self.migrator.start_loop()
+
+    def _open(self, config: Config, instance: str) -> None:
+        """Memory and migrator; when that fails nothing stays open."""
+        self._instance: InstanceDir | None = claim_instance(Path(config.cpu.shm_dir), instance)
+        try:
+            self.memory = Memory(memory_spec(config), self._instance, self.clock, self.epoch, policies(config))
+            self.migrator = Migrator(self.memory, migration_spec(config), start_loop=False)
+        except BaseException:
+            self._instance.close()
+            raise
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.memory!r}, epoch {self.epoch})"
@@ -155,7 +158,8 @@ class HostBase:
         self.migrator.close()
         self.memory.close()
         self._sessions.close()
-        self._instance.close()
+        if self._instance is not None:
+            self._instance.close()
 
     # ------------------------------------------------------------------------------------------------ memory
 

@@ -28,6 +28,15 @@ def open_device(name: str) -> Device:
     return CudaDevice(int(number))
 
 
+def allocation_extents(name: str) -> int | None:
+    """Extents per allocation of a pool on the device of this name; None: the whole pool is one. Opens nothing."""
+    if name.partition(":")[0] == "host":
+        return None
+    from hybridkv.tiers.device.cuda_pool import EXTENTS_PER_ALLOCATION
+
+    return EXTENTS_PER_ALLOCATION
+
+
 def import_pool(
     handles: Sequence[AllocationHandle], *, fd: int | None = None, writable: bool = False
 ) -> tuple[Device, ImportedPool]:

@@ -27,7 +27,8 @@ class Hints:
     priority             LOW: they go first. HIGH: they never do, and go last for as long as an idle block stays
     expected_next_use_s  seconds from the request's end to the next use. Beyond the idle timeout: they go first until then;
                          sooner: they go last until twice that time
-    request_class        0 to 255, the caller's own meaning: requests and hits are counted by it
+    request_class        0 to 255, the caller's own meaning: requests and hits are counted by it, and a class whose blocks
+                         are hardly ever used again goes first (see `tiers.directory.hinting`)
     end_of_session       no further request continues this chain: they go first
 
     Raises InvalidArgumentError naming the field.

@@ -45,6 +45,7 @@ class Rhq:
         self._used_at = np.zeros(0)
         self._cohort = np.zeros(0, np.int64)
         self._now = 0.0
+        """Of the last accesses: the order stands still between requests, whenever blocks arrive."""
         self._requests = 0  # since the last lesson
         self._evicted = False
 
@@ -55,7 +56,6 @@ class Rhq:
         self._lists.require_new(rows)
         if not len(rows):
             return
-        self._now = now
         self._grow()
         identities = self._facts.identities(rows)
         known, tags = self._ghosts.take(identities)
@@ -121,7 +121,7 @@ class Rhq:
     def _give_up(self, forgotten: Tags) -> None:
         if len(forgotten):
             cohorts, accesses = forgotten >> _ACCESS_BITS, forgotten & MAX_ACCESSES
-            waited = self._now - self._cohorts.time[cohorts]
+            waited = np.maximum(self._now - self._cohorts.time[cohorts], 0.0)
             self._hazard.given_up(cell_of(class_of(accesses), bin_of(waited)))
             self._cohorts.leave(cohorts)
 
@@ -154,7 +154,7 @@ class Rhq:
         """The runs of one class and age bin, by value, then by age."""
         live = self._cohorts.live()
         kinds = self._cohorts.kind[live]
-        cell = cell_of(kinds, bin_of(self._now - self._cohorts.time[live]))
+        cell = cell_of(kinds, bin_of(np.maximum(self._now - self._cohorts.time[live], 0.0)))
         first = np.full(CLASSES * BINS, np.iinfo(np.int64).max)
         np.minimum.at(first, cell, self._cohorts.first_stamp[live])
         cells: list[_Cell] = []

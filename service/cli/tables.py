@@ -23,6 +23,12 @@ _TIER_COLUMNS = {
 }
 _LANE_COLUMNS = {"queued": "queued", "bytes_in_flight": "in flight", "errors": "errors"}
 _HOLDS = ("sessions", "leases", "reservations", "requests", "waiting_calls")
+_REPLAY_COLUMNS = {
+    "token_hit_rate": ".2%",
+    "moves_per_hit": ".3f",
+    "disk_writes_per_new_block": ".3f",
+    "share_of_optimum": ".1%",
+}
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -79,6 +85,34 @@ def update_tree(update: "ConfigUpdated") -> dict[str, Any]:
     """For JSON."""
     changed = {key: {"before": before, "after": after} for key, (before, after) in update.changed.items()}
     return {"version": update.version, "previous_version": update.previous_version, "changed": changed}
+
+
+def print_replay(figures: Mapping[str, Any]) -> None:
+    """One row for each run; hits by tier, top tier first."""
+    runs = figures["runs"]
+    table = _table("run", "policy", "capacity in blocks", "hits", "by tier", "tokens", "moves per hit",
+                   "disk writes per new block", "of the optimum")  # fmt: skip
+    for run in runs:
+        tiers = run["tiers"].values()
+        name = run["config"] or "one tier"
+        table.add_row(
+            name if run["model"] is None else f"{run['config'] or 'three tiers'}, {run['model']}",
+            run["policy"],
+            " / ".join(f"{tier['capacity_blocks']:,}" for tier in tiers),
+            f"{run['block_hit_rate']:.2%}",
+            " / ".join(f"{tier['block_hit_rate']:.2%}" for tier in tiers),
+            *(_decimal(run[field], text) for field, text in _REPLAY_COLUMNS.items()),
+        )
+    block_tokens = figures["block_tokens"] or "an unknown number of"
+    output().print(f"{figures['trace']}: {figures['requests']:,} requests, {runs[0]['block_accesses']:,} block accesses, "
+                   f"{figures['unique_blocks']:,} distinct blocks of {block_tokens} tokens")  # fmt: skip
+    output().print(table)
+    for size in dict.fromkeys(run["block_bytes"] for run in runs if run["block_bytes"]):
+        output().print(f"blocks of {size_text(size)} (--block-bytes)")
+
+
+def _decimal(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
 
 
 def size_text(nbytes: float) -> str:

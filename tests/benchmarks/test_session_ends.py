@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ def requests(*chains: list[int]) -> list[Request]:
     return [Request(float(number), np.array(chain, np.int64)) for number, chain in enumerate(chains)]
 
 
-def hits(chains: list[Request], ends: list[bool], capacity: int) -> int:
+def hits(chains: Sequence[Request], ends: list[bool], capacity: int) -> int:
     return hinted(chains, ends, make_policy("lru", PlainFacts(capacity)), capacity)
 
 
@@ -45,5 +46,5 @@ def test_the_last_request_of_a_session_is_its_end(tmp_path: Path) -> None:
         out.writelines(json.dumps(line) + "\n" for line in lines)
     found, ends = load(path)
     assert ends == [False, True, True]
-    assert found[0].chain.tolist() == [4, 5, 9]
+    assert found[0].chain.tolist() == [0, 1, 2]
     assert found[0].at_s == 1.0

@@ -237,6 +237,20 @@ def test_admission_drops_instead_of_writing(make_host: MakeHost) -> None:
     assert rig.where(1) == {"disk"}
 
 
+def test_two_accesses_are_two_however_far_apart(make_host: MakeHost) -> None:
+    rig = make_host(gpus=0, cpu_blocks=32, disk_bytes=DISK, disk__admit_min_accesses=2)
+    rig.worker.put(range(2))
+    rig.clock.advance(1800)  # three half-lives: the first access counts an eighth by now
+    rig.worker.touch([1])
+    rig.worker.put(range(2, 32))
+    for number in range(2, 32):
+        rig.worker.touch([number])
+    assert rig.worker.write([100, 101]) == [NEW, NEW]
+    rig.settle()
+    assert rig.where(0) == set()
+    assert rig.where(1) == {"disk"}
+
+
 def test_a_full_disk_tier_evicts_its_coldest(make_host: MakeHost) -> None:
     rig = make_host(gpus=0, cpu_blocks=32, disk_bytes=2 << 20)
     room = rig.directory.books[-1].capacity_slots(BLOCK)

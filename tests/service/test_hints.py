@@ -111,7 +111,9 @@ def test_the_hints_of_a_request_reach_the_daemon(daemon: DaemonThread, kv: hybri
         request.acquire([key(3)], tier="cpu").release()
     assert coldest(daemon, 1) == {key(3)}
     assert coldest(daemon, 2) == {key(3), key(2)}
-    assert daemon.host.stats()["request_classes"] == {"5": {"requests": 1, "asked": 2, "found": 1}}
+    assert daemon.host.stats()["request_classes"] == {
+        "5": {"requests": 1, "asked": 2, "found": 1, "followed": 1, "used_again": 0}
+    }
 
 
 def test_a_reservation_carries_hints_too(daemon: DaemonThread, wire: Wire, session: int) -> None:

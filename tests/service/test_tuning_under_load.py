@@ -4,9 +4,12 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
+from hybridkv.service.metrics import StatsCollector
 from hybridkv.tiers.states import Tier
 from tests.migration.gates import PATIENCE_S
 from tests.migration.hosts import BLOCK, HIT, Rig, key
@@ -100,6 +103,17 @@ def assert_as_told(rig: Rig) -> None:
         assert (tier["capacity_bytes"], tier["excess_bytes"]) == (blocks * BLOCK, 0)
     assert sum(rig.moves(reason="resize").values()) > 0
     assert sum(rig.moves(reason="watermark").values()) > 0
+    metrics = exposed(stats)
+    assert f"hybridkv_config_version {1 + len(CHANGES)}.0" in metrics
+    for reason in ("resize", "watermark"):
+        assert any(line.startswith("hybridkv_moves_total") and f'reason="{reason}"' in line for line in metrics)
+
+
+def exposed(stats: dict[str, Any]) -> list[str]:
+    """The lines of the metrics endpoint."""
+    registry = CollectorRegistry()
+    registry.register(StatsCollector(lambda: stats))
+    return generate_latest(registry).decode().splitlines()
 
 
 def assert_explained(rig: Rig, blocks: list[int]) -> None:

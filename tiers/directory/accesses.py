@@ -55,6 +55,7 @@ class Accesses:
         chained = parents != NO_ROW
         blocks.next_child[parents[chained]] = rows[chained]
         state.standings.clear(rows)
+        self.hinting.used(rows)
         for book in state.books:
             held = blocks.slot[book.index][rows] != NO_SLOT
             here = rows[held]

@@ -68,6 +68,8 @@ class BlockTable:
     moved_at: NDArray[np.float64]
     standing: NDArray[np.uint8]
     standing_until: NDArray[np.float64]
+    request_class: NDArray[np.uint16]
+    """One more than the class of the request that used the block last, where its reuse is followed; else 0."""
     arrived_at: list[NDArray[np.float64]]
 
     def __init__(self, pool_tiers: Sequence[Tier], *, seed: int | None = None) -> None:
@@ -335,6 +337,7 @@ _COLUMNS: dict[str, tuple[type[np.generic], int]] = {
     "moved_at": (np.float64, 0),
     "standing": (np.uint8, 0),
     "standing_until": (np.float64, 0),
+    "request_class": (np.uint16, 0),
 }
 """Type of each column, and what it holds in unused rows."""
 

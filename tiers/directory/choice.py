@@ -11,7 +11,7 @@ from hybridkv.tiers.directory.books import MappedBook
 from hybridkv.tiers.directory.standings import Standing
 from hybridkv.tiers.directory.state import State
 from hybridkv.tiers.replacement import NO_ROW, Rows
-from hybridkv.tiers.states import BlockState, Tier
+from hybridkv.tiers.states import BlockState, Priority, Tier
 from hybridkv.tiers.victims import choose_victims
 
 _FIRST_WINDOW = 256
@@ -24,14 +24,17 @@ class Choice:
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def victims(self, pool: int, size: int | None, want: int) -> list[int]:
+    def victims(self, pool: int, size: int | None, want: int, behind: Priority | None = None) -> list[int]:
         """Rows whose copy in `pool` may go now, in the order they should, until `want` slots are free; of one block size,
-        or of any."""
+        or of any.
+
+        `behind`: what goes will queue behind the moves of this priority that are on their way down from the pool, so
+        these block no parent. What is picked then does not depend on how far they have come.
+        """
         may_go, frees = self.may_go(pool, size), self.frees(pool)
-        picked = choose_victims(
-            self.scan(pool), may_go, self.blocking_children(pool), self.parents_above(pool), want, frees
-        )
-        self._witness(pool, picked)
+        blocking = self.blocking_children(pool, behind)
+        picked = choose_victims(self.scan(pool), may_go, blocking, self.parents_above(pool), want, frees)
+        self._witness(pool, picked, behind)
         return picked
 
     def frees(self, pool: int) -> Callable[[Rows], NDArray[np.int64]]:
@@ -96,16 +99,35 @@ class Choice:
                 alone &= blocks.slot[other][rows] == NO_SLOT
         return np.asarray(alone)
 
-    def blocking_children(self, pool: int) -> Callable[[Rows], NDArray[np.int64]]:
-        """int[n]: children that must leave this tier before the copy may (law 7)."""
-        tier = self._state.books[pool].id.tier
-        return lambda rows: np.where(self._is_highest(pool, rows), self._state.blocks.children_from(rows, tier), 0)
+    def blocking_children(self, pool: int, behind: Priority | None = None) -> Callable[[Rows], NDArray[np.int64]]:
+        """int[n]: children that must leave this tier before the copy may (law 7); `behind`: see `victims`."""
+        tier, blocks = self._state.books[pool].id.tier, self._state.blocks
+        leaving = self._leaving_children(pool, behind)
+
+        def count(rows: Rows) -> NDArray[np.int64]:
+            children = blocks.children_from(rows, tier)
+            if leaving:
+                children -= np.fromiter((leaving.get(row, 0) for row in rows.tolist()), np.int64, len(rows))
+            return np.where(self._is_highest(pool, rows), children, 0)
+
+        return count
+
+    def _leaving_children(self, pool: int, priority: Priority | None) -> dict[int, int]:
+        """Parent → children that lie no higher than here, and are on their way to the tier below."""
+        if priority is None or not self._state.transfers:
+            return {}
+        rows = np.array([transfer.row for transfer in self._state.transfers.values()
+                         if transfer.source == pool != transfer.target and transfer.demotes
+                         and transfer.priority is priority], np.int64)  # fmt: skip
+        rows = rows[self._is_highest(pool, rows)]
+        parents, counts = np.unique(self._state.blocks.parent[rows], return_counts=True)
+        return dict(zip(parents.tolist(), counts.tolist(), strict=True))
 
     def parents_above(self, pool: int) -> Callable[[Rows], NDArray[np.int64]]:
         """int64[n]: the parent that one child less would block, NO_ROW where the block stays as high without this copy."""
         return lambda rows: np.where(self._is_highest(pool, rows), self._state.blocks.parent[rows], NO_ROW)
 
-    def _witness(self, pool: int, picked: list[int]) -> None:
+    def _witness(self, pool: int, picked: list[int], behind: Priority | None = None) -> None:
         """Hold the pick against laws 4 and 7 by other means than the ones that made it; `check` reports what is found."""
         blocks, broken, name = self._state.blocks, self._state.broken, self._state.books[pool].id
         rows = np.array(picked, np.int64)
@@ -113,7 +135,7 @@ class Choice:
         broken += [f"law 4: row {row} was picked from {name} while held" for row in rows[held].tolist()]
         highest = self._is_highest(pool, rows)
         going = _children_before(rows, np.where(highest, blocks.parent[rows], NO_ROW))
-        staying = highest & (blocks.children_from(rows, name.tier) > going)
+        staying = self.blocking_children(pool, behind)(rows) > going
         broken += [f"law 7: row {row} was picked from {name} before its children" for row in rows[staying].tolist()]
 
 
