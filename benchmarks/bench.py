@@ -25,6 +25,7 @@ NAMES = {
     "data": "hybridkv.benchmarks.data_bench",
     "directory": "hybridkv.benchmarks.directory_bench",
     "migration": "hybridkv.benchmarks.migration_bench",
+    "paging": "hybridkv.benchmarks.paging_bench",
     "rpc": "hybridkv.benchmarks.rpc_bench",
 }
 """Benchmarks there are, and the module of each; it has a `BENCH`."""

@@ -36,6 +36,8 @@ class AcquireReply:
     states: NDArray[np.uint8]
     slots: NDArray[np.void]
     expires_in_s: float
+    no_room: int = 0
+    """Of the keys that are MISS: those that are here, but found no room where they were to go."""
 
 
 class _Acquire:
@@ -297,7 +299,8 @@ class Acquires:
                     f"no room for {acquire.no_room} blocks: {book.used_bytes} of {book.capacity_bytes} bytes used",
                 )
             left_s = max(0.0, lease.expires_at - directory.state.clock.now())
-            return AcquireReply(lease.id, acquire.states.copy(), directory.leases.slots(lease), left_s)
+            slots = directory.leases.slots(lease)
+            return AcquireReply(lease.id, acquire.states.copy(), slots, left_s, acquire.no_room)
 
     def _abandon_acquire(self, acquire: _Acquire) -> None:
         with self._directory.lock:

@@ -49,10 +49,13 @@ class Drain:
         return left, int(np.count_nonzero(blocks.busy[left]))
 
     def _volatile(self) -> Rows:
-        disk = self._directory.state.disk
+        """Private blocks are not counted: nobody would know them after a restart."""
+        disk, blocks = self._directory.state.disk, self._directory.blocks
         if disk is not None:
-            return self._directory.without_copy_in(disk.index)
-        return np.flatnonzero(self._directory.blocks.state == BlockState.SEALED)
+            rows = self._directory.without_copy_in(disk.index)
+        else:
+            rows = np.flatnonzero(blocks.state == BlockState.SEALED)
+        return np.asarray(rows[blocks.private[rows] == 0])
 
     def _untried(self, rows: Rows) -> Rows:
         blocks = self._directory.blocks

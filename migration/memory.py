@@ -16,7 +16,7 @@ from hybridkv.tiers.device.base import Device
 from hybridkv.tiers.device.host_pool import HostPool
 from hybridkv.tiers.device.pool import DevicePool
 from hybridkv.tiers.directory import Directory
-from hybridkv.tiers.directory.blocks import NO_SLOT
+from hybridkv.tiers.directory.blocks import NO_SLOT, PRIVATE_PARENT
 from hybridkv.tiers.directory.books import DiskBook, MappedBook
 from hybridkv.tiers.directory.facts import DirectoryFacts
 from hybridkv.tiers.disk import DiskStore, Recovered, RecoveredRun
@@ -166,7 +166,8 @@ class Memory:
         _log.info("disk tier: %d blocks found, %d segments set aside", len(self.recovered), len(self.recovered.aside))
 
     def _restore_space(self, disk: DiskBook, runs: list[RecoveredRun]) -> None:
-        """One namespace's blocks, in the order in which they were stored. Of doubles the older is deleted.
+        """One namespace's blocks, in the order in which they were stored. Of doubles the older is deleted, and so
+        is what sequences had for themselves.
 
         The store may hold more than the tier's room: blocks evicted just before a crash are still there. All become
         known, for they lie on disk anyway, and which of them matter least is the policy's to say when room is needed.
@@ -180,7 +181,7 @@ class Memory:
         stored_at = np.concatenate([run.stored_at for run in runs])
         order = np.argsort(stored_at, kind="stable").tolist()
         newest = {keys[i]: i for i in order}
-        kept = [i for i in order if newest[keys[i]] == i]
+        kept = [i for i in order if newest[keys[i]] == i and parents[i] != PRIVATE_PARENT]
         staying = set(kept)
         disk.to_delete += [(fingerprint, keys[i], segments[i]) for i in order if i not in staying]
         self.directory.restore(

@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -77,7 +77,7 @@ class Migrator:
         self.reclaim = Reclaim(
             self.directory,
             self.moves,
-            self._send,
+            self.send,
             self.carver.carve,
             self.carver.give_back,
             admit_min_accesses=spec.admit_min_accesses,
@@ -97,16 +97,20 @@ class Migrator:
             spec.background_bytes_per_s,
             self._ended,
         )
-        self.prefetches = Prefetches(self.directory, self.reclaim, self._send, self.lanes.withdraw, self.moves.ended)
-        self.demand = Demand(self.directory, self.reclaim, self._send, Advice(self.directory, self.lanes.way))
+        self.prefetches = Prefetches(self.directory, self.reclaim, self.send, self.lanes.withdraw, self.moves.ended)
+        self.demand = Demand(self.directory, self.reclaim, self.send, Advice(self.directory, self.lanes.way))
         self.demand.hooks.hasten = self.lanes.hasten
         self.demand.hooks.displace = self.prefetches.displace
         self.demand.hooks.acquired = Chains(self.directory, self.prefetches).acquired
         self.directory.state.speculation.max_blocks = spec.chain_prefetch_max_blocks
-        self.background = Background(self.directory, self.reclaim, self._send, spec.background, self.moves.history)
+        self.background = Background(self.directory, self.reclaim, self.send, spec.background, self.moves.history)
         self.relief = Relief(self.directory, self.reclaim, spec.relief, read_host_memory, memory.read_device_memory)
         self.on_tick: Callable[[], None] = lambda: None
         """Called at the start of every pass, without the lock."""
+        self.on_stir: Callable[[], Sequence[Ticket[Any]]] = lambda: ()
+        """Called under the lock when something ended, was freed or lapsed: the tickets of others that are done by it."""
+        self.others_at_rest: Callable[[], bool] = lambda: True
+        """Asked by `quiesce`, under the lock: nothing that was begun through others is under way."""
         self._pass_errors = 0
         self.last_tick_at = self.directory.state.clock.now()
         self._closing = threading.Event()
@@ -117,7 +121,8 @@ class Migrator:
 
     # ------------------------------------------------------------------------------------------------ lanes
 
-    def _send(self, transfers: Iterable[Transfer]) -> None:
+    def send(self, transfers: Iterable[Transfer]) -> None:
+        """Queue transfers that were begun."""
         self.lanes.send(transfers)
 
     def _ended(self, transfers: Sequence[Transfer]) -> None:
@@ -138,7 +143,8 @@ class Migrator:
                     self.reclaim.advance_emptying(self.directory.state.mapped(book.index))
             done = self.demand.advance()
             self.prefetches.advance()
-        for ticket in done:
+            others = self.on_stir()
+        for ticket in (*done, *others):
             ticket.finish()
         disk = self.directory.state.disk
         for worker in self.lanes.workers:
@@ -287,7 +293,7 @@ class Migrator:
 
     def drain(self, timeout_s: float) -> tuple[int, int]:
         """Write to disk what is in no other durable place: (blocks written, blocks that stay volatile)."""
-        return Drain(self.directory, self.reclaim, self._send).run(timeout_s)
+        return Drain(self.directory, self.reclaim, self.send).run(timeout_s)
 
     def quiesce(self, timeout_s: float = 10.0) -> bool:
         """Wait until nothing is in flight: no transfer, no call that waits, no memory being committed or returned, and
@@ -310,6 +316,7 @@ class Migrator:
     def _at_rest(self) -> bool:
         with self.directory.lock:
             busy = len(self.directory.state.transfers) + self.demand.waiting + self.prefetches.waiting
+            busy += not self.others_at_rest()
         return not busy and all(worker.idle for worker in self.lanes.workers)
 
     def close(self) -> None:

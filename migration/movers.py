@@ -21,7 +21,7 @@ from hybridkv.tiers.device.base import Direction, Offsets, Stream
 from hybridkv.tiers.device.completion import Completion
 from hybridkv.tiers.device.pool import DevicePool
 from hybridkv.tiers.directory import Directory
-from hybridkv.tiers.directory.blocks import Checksum
+from hybridkv.tiers.directory.blocks import PRIVATE_PARENT, Checksum
 from hybridkv.tiers.directory.moves import Transfer, rows_of
 from hybridkv.tiers.disk import DiskBlock, DiskRef, ReadOutcome
 from hybridkv.tiers.errors import DiskFullError, HybridKVError
@@ -235,9 +235,13 @@ class DiskWriter:
         memory = self._memory.cpu_array.data
         sources, rows = batch.sources[numbers].tolist(), batch.rows[numbers]
         return [
-            DiskBlock(fingerprint, key, parent, checksum, memory[at : at + size])
-            for at, parent, (fingerprint, key, checksum) in zip(
-                sources, blocks.parent_keys.of(rows), _names(self._memory.directory, rows), strict=True
+            DiskBlock(fingerprint, key, PRIVATE_PARENT if private else parent, checksum, memory[at : at + size])
+            for at, private, parent, (fingerprint, key, checksum) in zip(
+                sources,
+                blocks.private[rows].tolist(),
+                blocks.parent_keys.of(rows),
+                _names(self._memory.directory, rows),
+                strict=True,
             )
         ]
 

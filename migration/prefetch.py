@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hybridkv.migration.reclaim import Reclaim
 from hybridkv.tiers.directory import Directory
@@ -51,6 +52,14 @@ class Prefetches:
     @property
     def waiting(self) -> int:
         return len(self._waiting)
+
+    def waits_for(self, rows: Rows) -> NDArray[np.bool_]:
+        """Which of the blocks wait for room. bool [n]."""
+        blocks, waiting = self._directory.blocks, self._waiting
+        if not waiting:
+            return np.zeros(len(rows), np.bool_)
+        names = ((int(blocks.namespace[row]), blocks.keys[row]) for row in rows.tolist())
+        return np.fromiter((name in waiting for name in names), np.bool_, len(rows))
 
     # ------------------------------------------------------------------------------------------------ begin
 
@@ -118,6 +127,18 @@ class Prefetches:
             if self._directory.moves.overdue(transfer):
                 self._cancel(transfer)
         self._timed = bool(timed)
+
+    def cancel(self, rows: Rows, target: int) -> int:
+        """Nobody wants these blocks in `target` any more: prefetches of them that are queued, or wait for room, are given up.
+        How many were."""
+        blocks, transfers, done = self._directory.blocks, self._directory.state.transfers, 0
+        for row in rows.tolist():
+            transfer = transfers.get(row)
+            ahead = transfer is not None and transfer.priority is Priority.PREFETCH and transfer.target == target
+            if transfer is not None and ahead and not self._directory.blocks.waiting[row]:
+                done += self._cancel(transfer)
+            done += self._waiting.pop((int(blocks.namespace[row]), blocks.keys[row]), None) is not None
+        return done
 
     def displace(self, pool: int, size: int, count: int) -> int:
         """Somebody needs up to `count` slots of `size` in `pool`: prefetches that are only queued give theirs up, the last

@@ -19,7 +19,7 @@ from hybridkv.tiers.extents import ExtentState, SlotUse
 from hybridkv.tiers.replacement import Rows
 from hybridkv.tiers.states import Priority, Reason, Tier
 
-_KEEP_THE_LAST = (Reason.IDLE, Reason.FEW_ACCESSES)
+_KEEP_THE_LAST = (Reason.IDLE, Reason.FEW_ACCESSES, Reason.SUSPEND)
 """Rules that move blocks down but are no reason to lose one."""
 
 
@@ -273,6 +273,11 @@ class Reclaim:
             cost = (len(rows) / max(1, book.table.slots_of(extent)), age, extent)
             best = cost if best is None else min(best, cost)
         return None if best is None else best[2]
+
+    def may_take_from_others(self, book: MappedBook, size: int) -> bool:
+        """An extent carved for another size is being emptied, or could be."""
+        emptying = book.table.extents_in(ExtentState.EMPTYING)
+        return bool(emptying) or self._coldest_foreign_extent(book, size) is not None
 
     def _can_be_emptied(self, book: MappedBook, extent: int) -> bool:
         slots, rows = book.table.slots_in(extent, SlotUse.RESIDENT)

@@ -3,6 +3,7 @@
 Everything here runs under the directory's lock and returns at once.
 """
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from hybridkv.tiers.directory.holds import Part, Reservation, Session
 from hybridkv.tiers.errors import ResourceExhaustedError
 from hybridkv.tiers.extents import SlotUse
 from hybridkv.tiers.hints import NO_HINTS, Hints
+from hybridkv.tiers.keys import Keys
 from hybridkv.tiers.pools import SLOT_DTYPE
 from hybridkv.tiers.states import ReserveOutcome, Tier
 
@@ -74,6 +76,18 @@ class Reserves:
             target = self._placement.least_used(gpus) if gpus else target
         reservation, outcomes = self._directory.writes.begin(session, keys, parent, target, request, life_s)
         self._directory.accesses.hinted(session, reservation, hints)
+        return self._begin(reservation, outcomes)
+
+    def reserve_private(
+        self, session: Session, count: int, pool: int, run_blocks: int
+    ) -> tuple[Reservation, Ticket[ReserveReply]]:
+        """Slots in `pool` for `count` blocks of a sequence's own; every `run_blocks` of them adjacent where that can be."""
+        width = self._directory.state.spaces[session.namespace].key_bytes
+        keys = Keys(secrets.token_bytes(count * width), width).as_list()
+        reservation = self._directory.writes.begin_private(session, keys, pool, run_blocks)
+        return reservation, self._begin(reservation, np.full(count, ReserveOutcome.NO_ROOM, np.uint8))
+
+    def _begin(self, reservation: Reservation, outcomes: NDArray[np.uint8]) -> Ticket[ReserveReply]:
         reserve = _Reserve(reservation, outcomes)
         reserve.ticket = Ticket(lambda: self._reply_reserve(reserve), lambda: self._abandon_reserve(reserve))
         self._reserves[reservation.id] = reserve

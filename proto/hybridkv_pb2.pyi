@@ -460,6 +460,390 @@ class WriteReply(_message.Message):
     outcomes: bytes
     def __init__(self, epoch: _Optional[int] = ..., outcomes: _Optional[bytes] = ...) -> None: ...
 
+class NewSequence(_message.Message):
+    __slots__ = ("keys", "tokens", "tier", "device", "page_blocks")
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    keys: bytes
+    tokens: int
+    tier: Tier
+    device: int
+    page_blocks: int
+    def __init__(self, keys: _Optional[bytes] = ..., tokens: _Optional[int] = ..., tier: _Optional[_Union[Tier, str]] = ..., device: _Optional[int] = ..., page_blocks: _Optional[int] = ...) -> None: ...
+
+class OpenRequest(_message.Message):
+    __slots__ = ("session", "key_bytes", "sequences")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    KEY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    key_bytes: int
+    sequences: _containers.RepeatedCompositeFieldContainer[NewSequence]
+    def __init__(self, session: _Optional[int] = ..., key_bytes: _Optional[int] = ..., sequences: _Optional[_Iterable[_Union[NewSequence, _Mapping]]] = ...) -> None: ...
+
+class OpenedSequence(_message.Message):
+    __slots__ = ("sequence", "cached_blocks", "cached_tokens", "tokens", "page_blocks", "pool", "block_tokens")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    CACHED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PAGE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    cached_blocks: int
+    cached_tokens: int
+    tokens: int
+    page_blocks: int
+    pool: int
+    block_tokens: int
+    def __init__(self, sequence: _Optional[int] = ..., cached_blocks: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., tokens: _Optional[int] = ..., page_blocks: _Optional[int] = ..., pool: _Optional[int] = ..., block_tokens: _Optional[int] = ...) -> None: ...
+
+class OpenReply(_message.Message):
+    __slots__ = ("epoch", "opened")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    opened: _containers.RepeatedCompositeFieldContainer[OpenedSequence]
+    def __init__(self, epoch: _Optional[int] = ..., opened: _Optional[_Iterable[_Union[OpenedSequence, _Mapping]]] = ...) -> None: ...
+
+class AttachBlocksRequest(_message.Message):
+    __slots__ = ("session", "sequence", "first_block", "keys", "key_bytes")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_BLOCK_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    KEY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    sequence: int
+    first_block: int
+    keys: bytes
+    key_bytes: int
+    def __init__(self, session: _Optional[int] = ..., sequence: _Optional[int] = ..., first_block: _Optional[int] = ..., keys: _Optional[bytes] = ..., key_bytes: _Optional[int] = ...) -> None: ...
+
+class AttachBlocksReply(_message.Message):
+    __slots__ = ("epoch", "attached")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ATTACHED_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    attached: int
+    def __init__(self, epoch: _Optional[int] = ..., attached: _Optional[int] = ...) -> None: ...
+
+class ExtendRequest(_message.Message):
+    __slots__ = ("session", "sequences", "more_tokens")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    MORE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    sequences: _containers.RepeatedScalarFieldContainer[int]
+    more_tokens: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, session: _Optional[int] = ..., sequences: _Optional[_Iterable[int]] = ..., more_tokens: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ExtendReply(_message.Message):
+    __slots__ = ("epoch", "tokens")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    tokens: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Want(_message.Message):
+    __slots__ = ("sequence", "blocks", "write")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    WRITE_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    blocks: bytes
+    write: bool
+    def __init__(self, sequence: _Optional[int] = ..., blocks: _Optional[bytes] = ..., write: bool = ...) -> None: ...
+
+class FaultRequest(_message.Message):
+    __slots__ = ("session", "wants", "hold", "wait_s")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    WANTS_FIELD_NUMBER: _ClassVar[int]
+    HOLD_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    wants: _containers.RepeatedCompositeFieldContainer[Want]
+    hold: bool
+    wait_s: float
+    def __init__(self, session: _Optional[int] = ..., wants: _Optional[_Iterable[_Union[Want, _Mapping]]] = ..., hold: bool = ..., wait_s: _Optional[float] = ...) -> None: ...
+
+class FaultReply(_message.Message):
+    __slots__ = ("epoch", "states", "slots", "leases", "expires_in_s", "minor", "major", "page_blocks")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_IN_S_FIELD_NUMBER: _ClassVar[int]
+    MINOR_FIELD_NUMBER: _ClassVar[int]
+    MAJOR_FIELD_NUMBER: _ClassVar[int]
+    PAGE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    states: bytes
+    slots: bytes
+    leases: _containers.RepeatedScalarFieldContainer[int]
+    expires_in_s: float
+    minor: int
+    major: int
+    page_blocks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[int] = ..., states: _Optional[bytes] = ..., slots: _Optional[bytes] = ..., leases: _Optional[_Iterable[int]] = ..., expires_in_s: _Optional[float] = ..., minor: _Optional[int] = ..., major: _Optional[int] = ..., page_blocks: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class TranslateRequest(_message.Message):
+    __slots__ = ("session", "sequence", "blocks")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    sequence: int
+    blocks: bytes
+    def __init__(self, session: _Optional[int] = ..., sequence: _Optional[int] = ..., blocks: _Optional[bytes] = ...) -> None: ...
+
+class TranslateReply(_message.Message):
+    __slots__ = ("epoch", "states", "slots", "page_blocks")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    PAGE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    states: bytes
+    slots: bytes
+    page_blocks: int
+    def __init__(self, epoch: _Optional[int] = ..., states: _Optional[bytes] = ..., slots: _Optional[bytes] = ..., page_blocks: _Optional[int] = ...) -> None: ...
+
+class PublishRequest(_message.Message):
+    __slots__ = ("session", "sequence", "first_block", "keys", "key_bytes", "parent", "checksums", "events", "wait_s")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_BLOCK_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    KEY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUMS_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    sequence: int
+    first_block: int
+    keys: bytes
+    key_bytes: int
+    parent: bytes
+    checksums: bytes
+    events: _containers.RepeatedCompositeFieldContainer[DeviceEvent]
+    wait_s: float
+    def __init__(self, session: _Optional[int] = ..., sequence: _Optional[int] = ..., first_block: _Optional[int] = ..., keys: _Optional[bytes] = ..., key_bytes: _Optional[int] = ..., parent: _Optional[bytes] = ..., checksums: _Optional[bytes] = ..., events: _Optional[_Iterable[_Union[DeviceEvent, _Mapping]]] = ..., wait_s: _Optional[float] = ...) -> None: ...
+
+class PublishReply(_message.Message):
+    __slots__ = ("epoch", "outcomes")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    outcomes: bytes
+    def __init__(self, epoch: _Optional[int] = ..., outcomes: _Optional[bytes] = ...) -> None: ...
+
+class ForkRequest(_message.Message):
+    __slots__ = ("session", "sequence", "count", "events", "wait_s")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    sequence: int
+    count: int
+    events: _containers.RepeatedCompositeFieldContainer[DeviceEvent]
+    wait_s: float
+    def __init__(self, session: _Optional[int] = ..., sequence: _Optional[int] = ..., count: _Optional[int] = ..., events: _Optional[_Iterable[_Union[DeviceEvent, _Mapping]]] = ..., wait_s: _Optional[float] = ...) -> None: ...
+
+class ForkReply(_message.Message):
+    __slots__ = ("epoch", "sequences")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    sequences: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[int] = ..., sequences: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class SuspendRequest(_message.Message):
+    __slots__ = ("session", "sequences", "events", "wait_s")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    sequences: _containers.RepeatedScalarFieldContainer[int]
+    events: _containers.RepeatedCompositeFieldContainer[DeviceEvent]
+    wait_s: float
+    def __init__(self, session: _Optional[int] = ..., sequences: _Optional[_Iterable[int]] = ..., events: _Optional[_Iterable[_Union[DeviceEvent, _Mapping]]] = ..., wait_s: _Optional[float] = ...) -> None: ...
+
+class SuspendReply(_message.Message):
+    __slots__ = ("epoch", "left", "stayed")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    STAYED_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    left: int
+    stayed: int
+    def __init__(self, epoch: _Optional[int] = ..., left: _Optional[int] = ..., stayed: _Optional[int] = ...) -> None: ...
+
+class ResumeRequest(_message.Message):
+    __slots__ = ("session", "sequences", "wait_s")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    sequences: _containers.RepeatedScalarFieldContainer[int]
+    wait_s: float
+    def __init__(self, session: _Optional[int] = ..., sequences: _Optional[_Iterable[int]] = ..., wait_s: _Optional[float] = ...) -> None: ...
+
+class ResumeReply(_message.Message):
+    __slots__ = ("epoch", "blocks", "lost")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    blocks: int
+    lost: int
+    def __init__(self, epoch: _Optional[int] = ..., blocks: _Optional[int] = ..., lost: _Optional[int] = ...) -> None: ...
+
+class CloseRequest(_message.Message):
+    __slots__ = ("session", "sequences", "events")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    sequences: _containers.RepeatedScalarFieldContainer[int]
+    events: _containers.RepeatedCompositeFieldContainer[DeviceEvent]
+    def __init__(self, session: _Optional[int] = ..., sequences: _Optional[_Iterable[int]] = ..., events: _Optional[_Iterable[_Union[DeviceEvent, _Mapping]]] = ...) -> None: ...
+
+class CloseReply(_message.Message):
+    __slots__ = ("epoch",)
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    def __init__(self, epoch: _Optional[int] = ...) -> None: ...
+
+class AttentionWindow(_message.Message):
+    __slots__ = ("window_tokens", "sink_tokens", "ahead_tokens")
+    WINDOW_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SINK_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    window_tokens: int
+    sink_tokens: int
+    ahead_tokens: int
+    def __init__(self, window_tokens: _Optional[int] = ..., sink_tokens: _Optional[int] = ..., ahead_tokens: _Optional[int] = ...) -> None: ...
+
+class AdvanceRequest(_message.Message):
+    __slots__ = ("session", "sequence", "position", "window")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    sequence: int
+    position: int
+    window: AttentionWindow
+    def __init__(self, session: _Optional[int] = ..., sequence: _Optional[int] = ..., position: _Optional[int] = ..., window: _Optional[_Union[AttentionWindow, _Mapping]] = ...) -> None: ...
+
+class AdvanceReply(_message.Message):
+    __slots__ = ("epoch", "prefetched", "cancelled", "kept")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PREFETCHED_FIELD_NUMBER: _ClassVar[int]
+    CANCELLED_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    prefetched: int
+    cancelled: int
+    kept: int
+    def __init__(self, epoch: _Optional[int] = ..., prefetched: _Optional[int] = ..., cancelled: _Optional[int] = ..., kept: _Optional[int] = ...) -> None: ...
+
+class AdjustPageSizeRequest(_message.Message):
+    __slots__ = ("session", "sequence", "page_blocks", "wait_s")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    sequence: int
+    page_blocks: int
+    wait_s: float
+    def __init__(self, session: _Optional[int] = ..., sequence: _Optional[int] = ..., page_blocks: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
+
+class AdjustPageSizeReply(_message.Message):
+    __slots__ = ("epoch", "page_blocks", "entries_before", "entries_after", "copied_bytes", "split_pages")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PAGE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_AFTER_FIELD_NUMBER: _ClassVar[int]
+    COPIED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SPLIT_PAGES_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    page_blocks: int
+    entries_before: int
+    entries_after: int
+    copied_bytes: int
+    split_pages: int
+    def __init__(self, epoch: _Optional[int] = ..., page_blocks: _Optional[int] = ..., entries_before: _Optional[int] = ..., entries_after: _Optional[int] = ..., copied_bytes: _Optional[int] = ..., split_pages: _Optional[int] = ...) -> None: ...
+
+class SetStickyRequest(_message.Message):
+    __slots__ = ("session", "sequence", "first_block", "count", "sticky")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_BLOCK_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    STICKY_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    sequence: int
+    first_block: int
+    count: int
+    sticky: bool
+    def __init__(self, session: _Optional[int] = ..., sequence: _Optional[int] = ..., first_block: _Optional[int] = ..., count: _Optional[int] = ..., sticky: bool = ...) -> None: ...
+
+class SetStickyReply(_message.Message):
+    __slots__ = ("epoch", "sticky_bytes", "limit_bytes")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STICKY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    sticky_bytes: int
+    limit_bytes: int
+    def __init__(self, epoch: _Optional[int] = ..., sticky_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ...) -> None: ...
+
+class NoteTranslationsRequest(_message.Message):
+    __slots__ = ("session", "hits", "misses", "invalidations")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    HITS_FIELD_NUMBER: _ClassVar[int]
+    MISSES_FIELD_NUMBER: _ClassVar[int]
+    INVALIDATIONS_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    hits: int
+    misses: int
+    invalidations: int
+    def __init__(self, session: _Optional[int] = ..., hits: _Optional[int] = ..., misses: _Optional[int] = ..., invalidations: _Optional[int] = ...) -> None: ...
+
+class NoteTranslationsReply(_message.Message):
+    __slots__ = ("epoch",)
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    def __init__(self, epoch: _Optional[int] = ...) -> None: ...
+
+class DescribeRequest(_message.Message):
+    __slots__ = ("session", "sequence")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    sequence: int
+    def __init__(self, session: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class DescribeReply(_message.Message):
+    __slots__ = ("epoch", "json")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    json: str
+    def __init__(self, epoch: _Optional[int] = ..., json: _Optional[str] = ...) -> None: ...
+
 class StatsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -700,6 +700,714 @@ class KVCache(object):
             _registered_method=True)
 
 
+class SequencesStub(object):
+    """--------------------------------------------------------------------------------------------------------- Sequences
+
+    Virtual KV address spaces. A sequence's unit here is the virtual block, position / block_tokens, whatever its page size.
+    Packed beside what is said above:
+    blocks    u32 each: virtual blocks
+    states    one byte a block: 0 UNMAPPED, 1 READABLE, 2 WRITABLE, 3 FRESH (writable, nothing in it), 4 ELSEWHERE (fault it),
+    5 LOST
+    slots     as above; the generation of a WRITABLE or FRESH slot is odd
+    outcomes  one byte a block: 1 SEALED, 2 ALREADY_SEALED (another's copy is mapped now), 3 KEPT_PRIVATE, 4 NOT_WRITABLE
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Open = channel.unary_unary(
+                '/hybridkv.v1.Sequences/Open',
+                request_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.OpenRequest.SerializeToString,
+                response_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.OpenReply.FromString,
+                _registered_method=True)
+        self.AttachBlocks = channel.unary_unary(
+                '/hybridkv.v1.Sequences/AttachBlocks',
+                request_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.AttachBlocksRequest.SerializeToString,
+                response_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.AttachBlocksReply.FromString,
+                _registered_method=True)
+        self.Extend = channel.unary_unary(
+                '/hybridkv.v1.Sequences/Extend',
+                request_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.ExtendRequest.SerializeToString,
+                response_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.ExtendReply.FromString,
+                _registered_method=True)
+        self.Fault = channel.unary_unary(
+                '/hybridkv.v1.Sequences/Fault',
+                request_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.FaultRequest.SerializeToString,
+                response_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.FaultReply.FromString,
+                _registered_method=True)
+        self.Translate = channel.unary_unary(
+                '/hybridkv.v1.Sequences/Translate',
+                request_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.TranslateRequest.SerializeToString,
+                response_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.TranslateReply.FromString,
+                _registered_method=True)
+        self.Publish = channel.unary_unary(
+                '/hybridkv.v1.Sequences/Publish',
+                request_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.PublishRequest.SerializeToString,
+                response_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.PublishReply.FromString,
+                _registered_method=True)
+        self.Fork = channel.unary_unary(
+                '/hybridkv.v1.Sequences/Fork',
+                request_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.ForkRequest.SerializeToString,
+                response_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.ForkReply.FromString,
+                _registered_method=True)
+        self.Suspend = channel.unary_unary(
+                '/hybridkv.v1.Sequences/Suspend',
+                request_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.SuspendRequest.SerializeToString,
+                response_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.SuspendReply.FromString,
+                _registered_method=True)
+        self.Resume = channel.unary_unary(
+                '/hybridkv.v1.Sequences/Resume',
+                request_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.ResumeRequest.SerializeToString,
+                response_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.ResumeReply.FromString,
+                _registered_method=True)
+        self.Close = channel.unary_unary(
+                '/hybridkv.v1.Sequences/Close',
+                request_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.CloseRequest.SerializeToString,
+                response_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.CloseReply.FromString,
+                _registered_method=True)
+        self.Advance = channel.unary_unary(
+                '/hybridkv.v1.Sequences/Advance',
+                request_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.AdvanceRequest.SerializeToString,
+                response_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.AdvanceReply.FromString,
+                _registered_method=True)
+        self.AdjustPageSize = channel.unary_unary(
+                '/hybridkv.v1.Sequences/AdjustPageSize',
+                request_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.AdjustPageSizeRequest.SerializeToString,
+                response_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.AdjustPageSizeReply.FromString,
+                _registered_method=True)
+        self.SetSticky = channel.unary_unary(
+                '/hybridkv.v1.Sequences/SetSticky',
+                request_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.SetStickyRequest.SerializeToString,
+                response_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.SetStickyReply.FromString,
+                _registered_method=True)
+        self.NoteTranslations = channel.unary_unary(
+                '/hybridkv.v1.Sequences/NoteTranslations',
+                request_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.NoteTranslationsRequest.SerializeToString,
+                response_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.NoteTranslationsReply.FromString,
+                _registered_method=True)
+        self.Describe = channel.unary_unary(
+                '/hybridkv.v1.Sequences/Describe',
+                request_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.DescribeRequest.SerializeToString,
+                response_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.DescribeReply.FromString,
+                _registered_method=True)
+
+
+class SequencesServicer(object):
+    """--------------------------------------------------------------------------------------------------------- Sequences
+
+    Virtual KV address spaces. A sequence's unit here is the virtual block, position / block_tokens, whatever its page size.
+    Packed beside what is said above:
+    blocks    u32 each: virtual blocks
+    states    one byte a block: 0 UNMAPPED, 1 READABLE, 2 WRITABLE, 3 FRESH (writable, nothing in it), 4 ELSEWHERE (fault it),
+    5 LOST
+    slots     as above; the generation of a WRITABLE or FRESH slot is odd
+    outcomes  one byte a block: 1 SEALED, 2 ALREADY_SEALED (another's copy is mapped now), 3 KEPT_PRIVATE, 4 NOT_WRITABLE
+    """
+
+    def Open(self, request, context):
+        """attaches the longest sealed prefix
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AttachBlocks(self, request, context):
+        """more of it, for prompts longer than one call
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Extend(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Fault(self, request, context):
+        """all or nothing
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Translate(self, request, context):
+        """looks only
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Publish(self, request, context):
+        """full blocks are sealed and can be found
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Fork(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Suspend(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Resume(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Close(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Advance(self, request, context):
+        """where decode is: fetches ahead, gives up what is behind
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AdjustPageSize(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetSticky(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def NoteTranslations(self, request, context):
+        """what a client's TLB counted since it told last
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Describe(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_SequencesServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Open': grpc.unary_unary_rpc_method_handler(
+                    servicer.Open,
+                    request_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.OpenRequest.FromString,
+                    response_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.OpenReply.SerializeToString,
+            ),
+            'AttachBlocks': grpc.unary_unary_rpc_method_handler(
+                    servicer.AttachBlocks,
+                    request_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.AttachBlocksRequest.FromString,
+                    response_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.AttachBlocksReply.SerializeToString,
+            ),
+            'Extend': grpc.unary_unary_rpc_method_handler(
+                    servicer.Extend,
+                    request_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.ExtendRequest.FromString,
+                    response_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.ExtendReply.SerializeToString,
+            ),
+            'Fault': grpc.unary_unary_rpc_method_handler(
+                    servicer.Fault,
+                    request_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.FaultRequest.FromString,
+                    response_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.FaultReply.SerializeToString,
+            ),
+            'Translate': grpc.unary_unary_rpc_method_handler(
+                    servicer.Translate,
+                    request_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.TranslateRequest.FromString,
+                    response_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.TranslateReply.SerializeToString,
+            ),
+            'Publish': grpc.unary_unary_rpc_method_handler(
+                    servicer.Publish,
+                    request_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.PublishRequest.FromString,
+                    response_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.PublishReply.SerializeToString,
+            ),
+            'Fork': grpc.unary_unary_rpc_method_handler(
+                    servicer.Fork,
+                    request_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.ForkRequest.FromString,
+                    response_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.ForkReply.SerializeToString,
+            ),
+            'Suspend': grpc.unary_unary_rpc_method_handler(
+                    servicer.Suspend,
+                    request_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.SuspendRequest.FromString,
+                    response_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.SuspendReply.SerializeToString,
+            ),
+            'Resume': grpc.unary_unary_rpc_method_handler(
+                    servicer.Resume,
+                    request_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.ResumeRequest.FromString,
+                    response_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.ResumeReply.SerializeToString,
+            ),
+            'Close': grpc.unary_unary_rpc_method_handler(
+                    servicer.Close,
+                    request_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.CloseRequest.FromString,
+                    response_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.CloseReply.SerializeToString,
+            ),
+            'Advance': grpc.unary_unary_rpc_method_handler(
+                    servicer.Advance,
+                    request_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.AdvanceRequest.FromString,
+                    response_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.AdvanceReply.SerializeToString,
+            ),
+            'AdjustPageSize': grpc.unary_unary_rpc_method_handler(
+                    servicer.AdjustPageSize,
+                    request_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.AdjustPageSizeRequest.FromString,
+                    response_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.AdjustPageSizeReply.SerializeToString,
+            ),
+            'SetSticky': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetSticky,
+                    request_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.SetStickyRequest.FromString,
+                    response_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.SetStickyReply.SerializeToString,
+            ),
+            'NoteTranslations': grpc.unary_unary_rpc_method_handler(
+                    servicer.NoteTranslations,
+                    request_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.NoteTranslationsRequest.FromString,
+                    response_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.NoteTranslationsReply.SerializeToString,
+            ),
+            'Describe': grpc.unary_unary_rpc_method_handler(
+                    servicer.Describe,
+                    request_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.DescribeRequest.FromString,
+                    response_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.DescribeReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'hybridkv.v1.Sequences', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('hybridkv.v1.Sequences', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Sequences(object):
+    """--------------------------------------------------------------------------------------------------------- Sequences
+
+    Virtual KV address spaces. A sequence's unit here is the virtual block, position / block_tokens, whatever its page size.
+    Packed beside what is said above:
+    blocks    u32 each: virtual blocks
+    states    one byte a block: 0 UNMAPPED, 1 READABLE, 2 WRITABLE, 3 FRESH (writable, nothing in it), 4 ELSEWHERE (fault it),
+    5 LOST
+    slots     as above; the generation of a WRITABLE or FRESH slot is odd
+    outcomes  one byte a block: 1 SEALED, 2 ALREADY_SEALED (another's copy is mapped now), 3 KEPT_PRIVATE, 4 NOT_WRITABLE
+    """
+
+    @staticmethod
+    def Open(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hybridkv.v1.Sequences/Open',
+            hybridkv_dot_proto_dot_hybridkv__pb2.OpenRequest.SerializeToString,
+            hybridkv_dot_proto_dot_hybridkv__pb2.OpenReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AttachBlocks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hybridkv.v1.Sequences/AttachBlocks',
+            hybridkv_dot_proto_dot_hybridkv__pb2.AttachBlocksRequest.SerializeToString,
+            hybridkv_dot_proto_dot_hybridkv__pb2.AttachBlocksReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Extend(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hybridkv.v1.Sequences/Extend',
+            hybridkv_dot_proto_dot_hybridkv__pb2.ExtendRequest.SerializeToString,
+            hybridkv_dot_proto_dot_hybridkv__pb2.ExtendReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Fault(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hybridkv.v1.Sequences/Fault',
+            hybridkv_dot_proto_dot_hybridkv__pb2.FaultRequest.SerializeToString,
+            hybridkv_dot_proto_dot_hybridkv__pb2.FaultReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Translate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hybridkv.v1.Sequences/Translate',
+            hybridkv_dot_proto_dot_hybridkv__pb2.TranslateRequest.SerializeToString,
+            hybridkv_dot_proto_dot_hybridkv__pb2.TranslateReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Publish(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hybridkv.v1.Sequences/Publish',
+            hybridkv_dot_proto_dot_hybridkv__pb2.PublishRequest.SerializeToString,
+            hybridkv_dot_proto_dot_hybridkv__pb2.PublishReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Fork(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hybridkv.v1.Sequences/Fork',
+            hybridkv_dot_proto_dot_hybridkv__pb2.ForkRequest.SerializeToString,
+            hybridkv_dot_proto_dot_hybridkv__pb2.ForkReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Suspend(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hybridkv.v1.Sequences/Suspend',
+            hybridkv_dot_proto_dot_hybridkv__pb2.SuspendRequest.SerializeToString,
+            hybridkv_dot_proto_dot_hybridkv__pb2.SuspendReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Resume(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hybridkv.v1.Sequences/Resume',
+            hybridkv_dot_proto_dot_hybridkv__pb2.ResumeRequest.SerializeToString,
+            hybridkv_dot_proto_dot_hybridkv__pb2.ResumeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Close(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hybridkv.v1.Sequences/Close',
+            hybridkv_dot_proto_dot_hybridkv__pb2.CloseRequest.SerializeToString,
+            hybridkv_dot_proto_dot_hybridkv__pb2.CloseReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Advance(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hybridkv.v1.Sequences/Advance',
+            hybridkv_dot_proto_dot_hybridkv__pb2.AdvanceRequest.SerializeToString,
+            hybridkv_dot_proto_dot_hybridkv__pb2.AdvanceReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AdjustPageSize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hybridkv.v1.Sequences/AdjustPageSize',
+            hybridkv_dot_proto_dot_hybridkv__pb2.AdjustPageSizeRequest.SerializeToString,
+            hybridkv_dot_proto_dot_hybridkv__pb2.AdjustPageSizeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetSticky(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hybridkv.v1.Sequences/SetSticky',
+            hybridkv_dot_proto_dot_hybridkv__pb2.SetStickyRequest.SerializeToString,
+            hybridkv_dot_proto_dot_hybridkv__pb2.SetStickyReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def NoteTranslations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hybridkv.v1.Sequences/NoteTranslations',
+            hybridkv_dot_proto_dot_hybridkv__pb2.NoteTranslationsRequest.SerializeToString,
+            hybridkv_dot_proto_dot_hybridkv__pb2.NoteTranslationsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Describe(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hybridkv.v1.Sequences/Describe',
+            hybridkv_dot_proto_dot_hybridkv__pb2.DescribeRequest.SerializeToString,
+            hybridkv_dot_proto_dot_hybridkv__pb2.DescribeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
 class AdminStub(object):
     """------------------------------------------------------------------------------------------------------------ Admin
 

@@ -26,6 +26,7 @@ from hybridkv.service.servicers.admin import AdminServicer
 from hybridkv.service.servicers.boundary import CallCounters
 from hybridkv.service.servicers.health import HealthServicer
 from hybridkv.service.servicers.kvcache import KVCacheServicer
+from hybridkv.service.servicers.sequences import SequencesServicer
 from hybridkv.service.servicers.session import SessionServicer
 from hybridkv.service.servicers.sessions import Sessions
 from hybridkv.service.side.server import SideSocket
@@ -174,6 +175,7 @@ class Daemon:
         servicers = Servicers(
             session=SessionServicer(host, self._sessions, side),
             kvcache=KVCacheServicer(host, self._sessions),
+            sequences=SequencesServicer(host),
             admin=admin,
             health=self._health,
         )

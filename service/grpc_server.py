@@ -13,6 +13,7 @@ from hybridkv.service.servicers.admin import AdminServicer
 from hybridkv.service.servicers.boundary import Boundary, CallCounters
 from hybridkv.service.servicers.health import HealthServicer
 from hybridkv.service.servicers.kvcache import KVCacheServicer
+from hybridkv.service.servicers.sequences import SequencesServicer
 from hybridkv.service.servicers.session import SessionServicer
 from hybridkv.tiers.errors import InvalidArgumentError, UnavailableError
 
@@ -34,6 +35,7 @@ class Servicers:
 
     session: SessionServicer
     kvcache: KVCacheServicer
+    sequences: SequencesServicer
     admin: AdminServicer
     health: HealthServicer
 
@@ -47,6 +49,7 @@ def make_server(limits: LimitsConfig, counters: CallCounters, servicers: Service
     )
     pb_grpc.add_SessionServicer_to_server(servicers.session, server)  # type: ignore[no-untyped-call]
     pb_grpc.add_KVCacheServicer_to_server(servicers.kvcache, server)  # type: ignore[no-untyped-call]
+    pb_grpc.add_SequencesServicer_to_server(servicers.sequences, server)  # type: ignore[no-untyped-call]
     pb_grpc.add_AdminServicer_to_server(servicers.admin, server)  # type: ignore[no-untyped-call]
     _add_standard_services(server, servicers.health)
     return server

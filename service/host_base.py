@@ -16,13 +16,15 @@ from hybridkv.migration.explain import Explainer
 from hybridkv.migration.memory import Memory
 from hybridkv.migration.migrator import Migrator
 from hybridkv.migration.tickets import Ticket
+from hybridkv.paging.sequences import Sequences
 from hybridkv.service.config import Config
 from hybridkv.service.replies import (
     DrainReport,
 )
 from hybridkv.service.report import health, stats
+from hybridkv.service.sequence_calls import SequenceCalls
 from hybridkv.service.sessions import SessionBook
-from hybridkv.service.specs import memory_spec, migration_spec, policies
+from hybridkv.service.specs import memory_spec, migration_spec, paging_rules, policies
 from hybridkv.service.tuner import Tuner
 from hybridkv.service.tuning import ConfigUpdate
 from hybridkv.tiers.clock import Clock, SystemClock
@@ -51,10 +53,13 @@ class HostBase:
         self._open(config, instance or instance_name(config))
         self.directory = self.memory.directory
         self._sessions = SessionBook(self.directory, self.memory, self.migrator, config, self.epoch)
-        self._tuner = Tuner(config, self.memory, self.migrator, self._sessions)
+        self.paging = Sequences(self.migrator, paging_rules(config))
+        self.sequences = SequenceCalls(self._sessions, self.migrator, self.paging)
+        self._sessions.on_end = self.paging.forget_session
+        self._tuner = Tuner(config, self.memory, self.migrator, self._sessions, self.paging)
         self._readers: dict[int, HeaderReader] = {}
         self._closed = False
-        self.migrator.on_tick = self._sessions.expire
+        self.migrator.on_tick = self._before_pass
         self.directory.accesses.hinting.far_s = lambda: self.config.cpu.idle_timeout_s or DEFAULT_FAR_S
         if start_loop:
             self.migrator.start_loop()
@@ -134,6 +139,10 @@ class HostBase:
         """One pass of the background loop, for tests with a clock of their own."""
         self.migrator.tick()
 
+    def _before_pass(self) -> None:
+        self._sessions.expire()
+        self.paging.tick()
+
     def check(self) -> list[str]:
         """One line for each law found broken."""
         return self.directory.check()
@@ -156,6 +165,7 @@ class HostBase:
             return
         self._closed = True
         self.migrator.close()
+        self.paging.close_all()
         self.memory.close()
         self._sessions.close()
         if self._instance is not None:

@@ -45,6 +45,13 @@ _LANE_FIGURES: dict[str, tuple[type[GaugeMetricFamily] | type[CounterMetricFamil
     "alive": (GaugeMetricFamily, "1 where the lane's thread lives"),
     "bytes_per_s": (GaugeMetricFamily, "Measured speed of the lane; 0 where it carried nothing lately"),
 }
+_PAGING_GAUGES = {
+    "entries": "Entries of page tables",
+    "table_bytes": "Bytes of page tables and backing",
+    "resident_blocks": "Blocks that sequences have entries for",
+    "split_pages": "Pages of several blocks that are not one entry",
+    "waiting_faults": "Page faults under way",
+}
 _DISK_GAUGES = frozenset({"physical_bytes", "capacity_bytes", "live_bytes", "live_blocks", "segments", "aside_bytes"})
 
 
@@ -71,6 +78,7 @@ class StatsCollector(Collector):
         yield from _tiers(stats.get("tiers", {}))
         yield from _lanes(stats.get("lanes", {}))
         yield from _disk(stats.get("disk_store") or {})
+        yield from _paging(stats.get("paging", {}))
         yield from _moves(stats.get("moves", ()))
         yield _calls(stats.get("calls", ()))
         yield _health(stats.get("health", {}))
@@ -124,6 +132,36 @@ def _disk(store: Mapping[str, Any]) -> Iterator[Metric]:
         elif isinstance(value, int):
             events.add_metric([name], value)
     yield events
+
+
+def _paging(paging: Mapping[str, Any]) -> Iterator[Metric]:
+    for name, value in paging.items():
+        if name == "sequences":
+            gauge = GaugeMetricFamily("hybridkv_paging_sequences", "Sequences, by state", labels=["state"])
+            yield _labelled(gauge, value)
+        elif name == "pools":
+            yield from _paging_pools(value)
+        elif name == "tlb":
+            yield _labelled(
+                CounterMetricFamily(
+                    "hybridkv_paging_tlb", "Translations of the workers, by outcome", labels=["outcome"]
+                ),
+                value,
+            )
+        elif name in _PAGING_GAUGES:
+            yield GaugeMetricFamily(f"hybridkv_paging_{name}", _PAGING_GAUGES[name], value=value)
+        else:
+            spelled = _spelled(name)
+            yield CounterMetricFamily(f"hybridkv_paging_{spelled}", f"{spelled} of the sequences", value=value)
+
+
+def _paging_pools(pools: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
+    fields = dict.fromkeys(field for row in pools.values() for field in row)
+    for field in fields:
+        metric = GaugeMetricFamily(
+            f"hybridkv_paging_pool_{field}", f"{field} of sequences in the pool", labels=["tier"]
+        )
+        yield _labelled(metric, {pool: row[field] for pool, row in pools.items()})
 
 
 def _moves(moves: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hybridkv.migration.lanes import LaneWorker
+from hybridkv.paging.figures import figures
 from hybridkv.tiers.directory.blocks import NO_SLOT
 from hybridkv.tiers.directory.books import DiskBook, MappedBook
 from hybridkv.tiers.disk import DiskState
@@ -63,6 +64,7 @@ def stats(host: "HostBase") -> dict[str, Any]:
             + sum(hold.lapsed for hold in ledger.reservations.values()),
             "requests": sum(len(session.requests) for session in ledger.sessions.values()),
             "waiting_calls": demand.waiting,
+            "paging": figures(host.paging, directory),
             "counters": dict(sorted(directory.state.counters.items())),
             "loop_errors": host.migrator.loop_errors,
             "disk_store": _disk_store(host),

@@ -3,6 +3,7 @@
 import hmac
 import os
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from hybridkv.migration.memory import Memory
@@ -45,6 +46,7 @@ class _Record:
     """Its processes are watched: their end will be told."""
     broken_at: float | None = None
     entry: int | None = None
+    block_tokens: int = 1
     lapsed: bool = False
 
 
@@ -58,6 +60,8 @@ class SessionBook:
         self._config = config
         self._epoch = epoch
         self._records: dict[int, _Record] = {}
+        self.on_end: Callable[[int], None] = lambda _session: None
+        """Called under the lock when a session ends or lapses, before its holds do."""
         self._pools = self._describe_pools()
         self._read_only: dict[tuple[int, RegionKind], int] = {}
         self._entries: list[int] = []
@@ -115,7 +119,8 @@ class SessionBook:
             raise ResourceExhaustedError("limits.sessions_count", f"{len(self._records)} are attached, the limit")
         session = self._directory.open_session(self._directory.add_space(space, limit=limits.namespaces_count))
         exports = None if in_process else SessionExports(self._memory.device_pools)
-        self._records[session.id] = _Record(secrets.token_bytes(16), pid, self._limits(), exports)
+        tokens = space.layout.block_tokens
+        self._records[session.id] = _Record(secrets.token_bytes(16), pid, self._limits(), exports, block_tokens=tokens)
         session.maps = in_process
         return self._attached(session.id, space)
 
@@ -234,6 +239,7 @@ class SessionBook:
             session = self._directory.state.ledger.sessions.get(number)
             if session is not None:
                 self._migrator.demand.forget_session(number)
+                self.on_end(number)
                 self._migrator.fences.forget(number)
                 self._directory.end_session(session)
                 self._retire(self._directory.state.spaces[session.namespace].block_bytes)
@@ -270,6 +276,7 @@ class SessionBook:
                 if not due or record.lapsed or session is None:
                     continue
                 self._migrator.demand.forget_session(number)
+                self.on_end(number)
                 self._directory.lapse_session(session)
                 record.lapsed = True
                 maps_devices = record.proof and record.exports is not None and record.exports.used
@@ -288,6 +295,10 @@ class SessionBook:
         """What the session was told when it attached. It renews and splits by that, so that holds for its life."""
         record = self._records.get(session)
         return self._limits() if record is None else record.told
+
+    def block_tokens(self, session: int) -> int:
+        """Tokens of a block of the session's namespace."""
+        return self._records[session].block_tokens
 
     def retune(self, config: Config) -> None:
         """Go by `config` from now on; under the lock. Sessions keep the limits they were told."""

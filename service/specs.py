@@ -9,6 +9,7 @@ from hybridkv.migration.migrator import MigrationSpec
 from hybridkv.migration.policies import make_policy
 from hybridkv.migration.relief import ReliefRules
 from hybridkv.migration.view import Thresholds
+from hybridkv.paging.registry import PagingRules
 from hybridkv.service.config import Config, CpuConfig, GpuConfig
 from hybridkv.tiers.replacement import Policy, PoolFacts
 from hybridkv.tiers.states import Tier
@@ -36,6 +37,18 @@ def policies(config: Config) -> Callable[[Tier, PoolFacts], Policy]:
     names = {Tier.GPU: config.gpu.policy, Tier.CPU: config.cpu.policy, Tier.DISK: config.disk.policy}
     half_life_s = config.migration.decay_half_life_s
     return lambda tier, facts: make_policy(names[tier], facts, half_life_s=half_life_s)
+
+
+def paging_rules(config: Config) -> PagingRules:
+    """What sequences are held to."""
+    paging = config.paging
+    return PagingRules(
+        page_blocks=paging.page_blocks,
+        idle_timeout_s=paging.idle_timeout_s or None,
+        sticky_limit=paging.sticky_limit,
+        sequences_per_session_count=paging.sequences_per_session_count,
+        positions_count=paging.positions_count,
+    )
 
 
 def migration_spec(config: Config) -> MigrationSpec:

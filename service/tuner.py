@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from hybridkv.migration.memory import Memory
 from hybridkv.migration.migrator import Migrator
+from hybridkv.paging.sequences import Sequences
 from hybridkv.service.config import Config
 from hybridkv.service.sessions import SessionBook
-from hybridkv.service.specs import migration_spec, policies
+from hybridkv.service.specs import migration_spec, paging_rules, policies
 from hybridkv.service.tuning import ConfigUpdate, Revision, reload, revise
 from hybridkv.tiers.errors import FailedPreconditionError, InvalidArgumentError
 
@@ -18,7 +19,9 @@ _log = logging.getLogger(__name__)
 class Tuner:
     """One update at a time; what is read under the directory's lock sees all of an update or nothing. Thread-safe."""
 
-    def __init__(self, config: Config, memory: Memory, migrator: Migrator, sessions: SessionBook) -> None:
+    def __init__(
+        self, config: Config, memory: Memory, migrator: Migrator, sessions: SessionBook, paging: Sequences
+    ) -> None:
         self.config = config
         self.version = 1
         """Counts the configs in force since the start."""
@@ -26,6 +29,7 @@ class Tuner:
         self._memory = memory
         self._migrator = migrator
         self._sessions = sessions
+        self._paging = paging
         self._turn = threading.Lock()
 
     def update(
@@ -71,6 +75,7 @@ class Tuner:
             directory.retune(half_life_s=config.migration.decay_half_life_s, window_s=config.migration.promote_window_s)
             self._migrator.retune(spec)
             self._sessions.retune(config)
+            self._paging.retune(paging_rules(config))
             for tier, capacity_bytes in revision.resized().items():
                 self._migrator.resize(tier, capacity_bytes)
             self.config = config

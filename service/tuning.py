@@ -22,6 +22,16 @@ LIVE: Final = frozenset(
             for name in ("idle_timeout_s", "demote_below_accesses", "min_residency_s", "min_bytes")
         ),
         "disk.admit_min_accesses",
+        *(
+            f"paging.{name}"
+            for name in (
+                "page_blocks",
+                "idle_timeout_s",
+                "sticky_limit",
+                "sequences_per_session_count",
+                "positions_count",
+            )
+        ),
         *(f"daemon.{name}" for name in ("grace_s", "lease_s", "reservation_s", "drain_s", "log_level")),
         *(
             f"limits.{name}"

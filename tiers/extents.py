@@ -8,65 +8,23 @@ Not done here: choosing what to empty (migration/reclaim.py), committing memory 
 """
 
 from collections.abc import Callable
-from enum import IntEnum
 from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hybridkv.tiers.errors import InternalError
+from hybridkv.tiers.extent import Extent, ExtentState, SlotUse
+from hybridkv.tiers.extent_runs import ExtentRuns
 from hybridkv.tiers.pools import MIN_BLOCK_BYTES, extent_bytes_for
 from hybridkv.tiers.replacement import NO_ROW
 
-
-class ExtentState(IntEnum):
-    """FREE: no slots, no memory needed. CARVING: memory is being committed. CARVED: in use. EMPTYING: gives out no
-    slots until it is empty. RETURNED: its memory is given back to the host or device for now."""
-
-    FREE = 0
-    CARVING = 1
-    CARVED = 2
-    EMPTYING = 3
-    RETURNED = 4
-
-
-class SlotUse(IntEnum):
-    """What a slot is used for; the terms of the conservation law."""
-
-    FREE = 0
-    RESERVED = 1
-    RESIDENT = 2
-    INCOMING = 3
-    QUARANTINED = 4
-    LANE = 5
-
-
-class _Extent:
-    """One carved extent: a stack of free slot numbers, the use and the owning directory row of every slot."""
-
-    __slots__ = ("first", "free", "free_count", "owner", "size", "state", "use")
-
-    def __init__(self) -> None:
-        self.state = ExtentState.FREE
-        self.clear()
-
-    def clear(self) -> None:
-        self.first = 0
-        self.size = 0
-        self.free: NDArray[np.int32] = np.empty(0, np.int32)
-        self.free_count = 0
-        self.use: NDArray[np.uint8] = np.empty(0, np.uint8)
-        self.owner: NDArray[np.int64] = np.empty(0, np.int64)
-
-    @property
-    def slots(self) -> int:
-        return len(self.use)
-
+__all__ = ["ExtentState", "ExtentTable", "SlotUse"]
 
 _free_count = attrgetter("free_count")
 
 
-class ExtentTable:
+class ExtentTable(ExtentRuns):
     """Extents and slots of one pool. Slots are named by their offset in bytes from the pool's start (int64)."""
 
     def __init__(
@@ -78,7 +36,7 @@ class ExtentTable:
         self.count = capacity_bytes // self.extent_bytes
         self.slots_per_extent = self.extent_bytes // MIN_BLOCK_BYTES
         self._base_of = base_of or (lambda _extent: 0)
-        self._extents = [_Extent() for _ in range(self.count)]
+        self._extents = [Extent() for _ in range(self.count)]
         self._first = np.zeros(self.count, np.int64)
         self._size = np.ones(self.count, np.int64)
         """Offset of the first slot and size of the slots of each carved extent, as columns."""
@@ -103,10 +61,6 @@ class ExtentTable:
         """Slots of `size` bytes the pool could hold; of a pool that was made smaller, at least."""
         slots = sorted(self._geometry(extent, size)[1] for extent in range(self.count))
         return sum(slots[: self.allowed])
-
-    def extents_of(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Extent of each slot."""
-        return offsets // self.extent_bytes
 
     def header_indices(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
         """Index of each slot's header: extent × slots_per_extent + number of the slot in its extent."""
@@ -138,6 +92,10 @@ class ExtentTable:
         """Slots of `size` bytes that extents being carved now will give."""
         carving = (i for i, e in enumerate(self._extents) if e.state is ExtentState.CARVING and e.size == size)
         return sum(self._geometry(i, size)[1] for i in carving)
+
+    def uncarved_slots(self, size: int) -> int:
+        """Slots of `size` bytes that the extents give which are not carved for anything."""
+        return sum(self._geometry(i, size)[1] for i in self.extents_in(ExtentState.FREE))
 
     def carve(self, number: int) -> None:
         """The memory of a CARVING extent is there: make its slots."""
@@ -217,7 +175,7 @@ class ExtentTable:
         """Slots of `size` bytes that `take` would give now."""
         return sum(map(_free_count, self._giving(size)))
 
-    def _giving(self, size: int) -> list[_Extent]:
+    def _giving(self, size: int) -> list[Extent]:
         """Extents that have free slots of that size for whoever asks."""
         extents, carved = self._extents, ExtentState.CARVED
         numbers = self._by_size.get(size, ())
@@ -243,19 +201,6 @@ class ExtentTable:
         self.bytes_by_use[use] += done * size
         return np.concatenate(taken) if taken else np.empty(0, np.int64)
 
-    def _grouped(self, offsets: NDArray[np.int64]) -> list[tuple[_Extent, NDArray[np.int64], NDArray[np.int64]]]:
-        """Per extent: its slots' numbers in it, and their positions in `offsets`."""
-        extents = self.extents_of(offsets)
-        if len(extents) and extents.min() == extents.max():
-            extent = self._extents[extents[0]]
-            return [(extent, (offsets - extent.first) // extent.size, np.arange(len(offsets)))]
-        groups = []
-        for number in sorted(set(extents.tolist())):
-            extent = self._extents[number]
-            where = np.flatnonzero(extents == number)
-            groups.append((extent, (offsets[where] - extent.first) // extent.size, where))
-        return groups
-
     def set_use(self, offsets: NDArray[np.int64], use: SlotUse, rows: NDArray[np.int64] | None = None) -> None:
         """Change what taken slots are used for; `rows` become their owners (None: no row owns them)."""
         for extent, index, where in self._grouped(offsets):
@@ -275,7 +220,7 @@ class ExtentTable:
             extent.free[extent.free_count : extent.free_count + len(index)] = index
             extent.free_count += len(index)
 
-    def _uncount(self, extent: _Extent, index: NDArray[np.int64]) -> None:
+    def _uncount(self, extent: Extent, index: NDArray[np.int64]) -> None:
         counts = np.bincount(extent.use[index], minlength=len(self.bytes_by_use)).tolist()
         if counts[SlotUse.FREE]:
             raise AssertionError("a free slot was given back or re-used without being taken")

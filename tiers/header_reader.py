@@ -68,6 +68,23 @@ class HeaderReader:
             and generation != 0
         )
 
+    def unchanged(self, index: int, generation: int, extent: int, extent_epoch: int) -> bool:
+        """Whether slot and extent are as they were told, readable or not: a slot that its owner may write to has an odd
+        generation, which stays while it is the owner's."""
+        return self._generation_words[index] == generation and self._epoch_words[extent] == extent_epoch
+
+    def unchanged_slots(self, slots: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """`unchanged` for translations (SLOT_DTYPE); False for one that is all zero."""
+        same = (self._epoch[slots["extent"]] == slots["extent_epoch"]) & (
+            self._generation[slots["header"]] == slots["generation"]
+        )
+        return np.asarray(same & (slots["generation"] != 0))
+
+    @property
+    def counters(self) -> tuple[U64s, U64s]:
+        """The generations of all slots by header, and the epochs of all extents, as they are when they are looked at."""
+        return self._generation, self._epoch
+
     def many(self, indices: Indices) -> U64s:
         """The slots' generations, one load each."""
         return self._generation[indices]

@@ -20,6 +20,8 @@ POINTS: tuple[str, ...] = (
     "move.committed",
     "move.source_freed",
     "evict.freed",
+    "page.before_copy",
+    "page.copied",
     "extent.before_carve",
     "extent.carved",
     "headers.fields_written",

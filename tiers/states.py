@@ -71,5 +71,7 @@ class Reason(StrEnum):
     RECARVE = "recarve"
     DRAIN = "drain"
     REMOVE = "remove"
+    SUSPEND = "suspend"
+    PAGE_SIZE = "page_size"
     CLEAR = "clear"
     LOSS = "loss"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hybridkv.service.cli.bench import bench
+from hybridkv.service.cli.doctoring import doctor
 from hybridkv.service.cli.failures import EXIT_FOUND, fail, failing_plainly, talking_to
 from hybridkv.service.cli.options import ConfigOption, JsonOption, SetOption, SocketOption, address_of, loaded, split
 from hybridkv.service.cli.replay import replay
@@ -94,6 +95,7 @@ def check(socket: SocketOption = None, config: ConfigOption = None, as_json: Jso
 _HANDED_OVER = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 app.command(context_settings=_HANDED_OVER, add_help_option=False)(bench)
 app.command()(replay)
+app.command()(doctor)
 
 
 @app.command(context_settings=_HANDED_OVER, add_help_option=False)

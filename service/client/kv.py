@@ -1,16 +1,23 @@
 """`KV`: the client's handle, the same over a daemon and over a host in this process."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
+from hybridkv.paging.replies import ResizeReply
+from hybridkv.service.client.block_table import BlockTable
 from hybridkv.service.client.core import Budget, Found, batches, prefix_of, tier_of
 from hybridkv.service.client.link import Attachment, EpochChanged, Link
+from hybridkv.service.client.opening import SequenceOpening, opened
+from hybridkv.service.client.sequence import Sequence
+from hybridkv.service.client.sequence_tokens import SequenceTokens
+from hybridkv.service.client.tlb import ENTRIES_COUNT
 from hybridkv.service.client.translations import TranslationCounts
 from hybridkv.service.client.verbs import KeysLike, Request, TierLike, Verbs
+from hybridkv.tiers.errors import InvalidArgumentError
 from hybridkv.tiers.hints import Hints, Importance
 from hybridkv.tiers.keys import Keys, chain
 from hybridkv.tiers.namespace import Namespace
@@ -142,6 +149,46 @@ class KV(Verbs):
     def remove(self, keys: KeysLike) -> int:
         """Drop blocks from every tier; how many there were. Any number of keys."""
         return self._counted(keys, lambda attachment, part, left_s: attachment.transport.remove(part, timeout_s=left_s))
+
+    def open_sequence(
+        self,
+        tokens: Any = (),
+        *,
+        tier: TierLike = None,
+        device: int | None = None,
+        page_blocks: int | None = None,
+        tlb_entries: int = ENTRIES_COUNT,
+    ) -> Sequence:
+        """A virtual KV address space for `tokens` (any number, none is allowed); the longest cached prefix is attached.
+
+        `tier` None: the highest there is. `page_blocks`: blocks of a page, a power of two; None: as the daemon is told.
+        `tlb_entries`: translations it keeps. Needs mapped memory. Raises ResourceExhaustedError beyond the session's limit.
+        """
+        opening = SequenceOpening(
+            SequenceTokens.none(self.space).following(tokens).after, tier_of(tier), device, page_blocks, tlb_entries
+        )
+        return self._link.run(lambda attachment, budget: opened(attachment, opening, budget, self._link.timeout_s))
+
+    def block_table(
+        self, sequences: Iterable[Sequence], *, write_from: Iterable[int] | None = None, timeout_s: float = 1.0
+    ) -> BlockTable:
+        """One table for a batch of sequences of one pool, faulted in by as few calls as there can be and held until it is
+        released. `write_from`: for each the position from which on it will be written."""
+        chosen = list(sequences)
+        starts: list[int | None] = [None] * len(chosen) if write_from is None else list(write_from)
+        if len(starts) != len(chosen):
+            raise InvalidArgumentError("write_from", f"{len(starts)} given for {len(chosen)} sequences")
+        rows = [one.table_row(at) for one, at in zip(chosen, starts, strict=True)]
+        return BlockTable(rows, self.space.layout, Budget(timeout_s, self._link.timeout_s), self._link.timeout_s)
+
+    def adjust_page_size(self, page_blocks: int, *, timeout_s: float = 1.0) -> ResizeReply:
+        """Change the page size of every sequence of the daemon, and of those that are opened later."""
+
+        def call(attachment: Attachment, budget: Budget) -> ResizeReply:
+            calls = attachment.transport.sequences
+            return calls.adjust_page_size(page_blocks, None, wait_s=budget.wait_s(), timeout_s=budget.left_s())
+
+        return self._link.run(call, timeout_s)
 
     def stats(self) -> dict[str, Any]:
         """The daemon's figures: what `hybridkv stats --json` prints."""

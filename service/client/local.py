@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hybridkv.service.client.devices import LocalDevices
+from hybridkv.service.client.local_sequences import LocalSequenceCalls
 from hybridkv.service.client.memory import Events, Memory
 from hybridkv.service.client.regions import WorkerRegions
 from hybridkv.service.client.transport import Indices, LostError, States
@@ -43,6 +44,7 @@ class LocalTransport:
         )
         self._session = self.attached.session
         self._closed = False
+        self.sequences = LocalSequenceCalls(host, self._open)
 
     @property
     def lost(self) -> bool:

@@ -108,6 +108,10 @@ class Memory:
         """Whether the slot lies in device memory, which has tensors and no arrays."""
         return int(slot["pool"]) in self._on_device
 
+    def is_device(self, pool: int) -> bool:
+        """Whether the pool is device memory."""
+        return pool in self._on_device
+
     def tensor(self, slot: Any, *, writable: bool = False) -> "torch.Tensor":
         """The slot as torch.uint8 [block_bytes], no copy. On a device nothing keeps a stray write out."""
         if self.on_device(slot):
@@ -155,6 +159,34 @@ class Memory:
             chosen = np.flatnonzero(slots["pool"] == pool)
             self._copy_from(pool, slots[chosen], rows[chosen], out)
         return self.valid(slots)
+
+    def copy_pages(self, slots: npt.NDArray[Any], rows: npt.NDArray[np.int64], out: Rows) -> npt.NDArray[np.bool_]:
+        """`copy` of slots of one pool that may be the caller's own to write: True where slot and extent are as told."""
+        if len(slots):
+            self._copy_from(int(slots["pool"][0]), slots, rows, out)
+        return self.unchanged(slots)
+
+    def unchanged(self, slots: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Which slots, all of one pool, are as they were told: readable, or the caller's own to write."""
+        if len(slots) == 0:
+            return np.ones(0, np.bool_)
+        return self._mapped.headers(int(slots["pool"][0])).unchanged_slots(slots)
+
+    def headers(self, pool: int) -> HeaderReader:
+        """The pool's slot headers."""
+        return self._mapped.headers(pool)
+
+    def pool(self, pool: int, *, writable: bool = False) -> "Bytes | torch.Tensor":
+        """All of a pool, no copy: uint8 array, or a torch tensor for device memory (in one allocation only).
+
+        For reading sealed blocks, or with `writable` for slots that are the caller's own. Raises FailedPreconditionError.
+        """
+        if pool in self._on_device:
+            if self._devices is None:
+                raise FailedPreconditionError(f"pool {pool}: its device memory was not handed over")
+            layout = self._mapped.headers(pool).layout
+            return self._devices.view(pool, 0, layout.extent_count * layout.extent_bytes)
+        return self._mapped.writable(pool) if writable else self._mapped.readable(pool)
 
     def copy_one(self, one: One, row: int, out: Rows) -> bool:
         """`copy` for one translation of mapped memory, looked at before and after. False: the row may hold anything."""

@@ -17,6 +17,7 @@ from hybridkv.service.client.calls import Calls
 from hybridkv.service.client.forking import supported as fork_supported
 from hybridkv.service.client.mapping import map_memory
 from hybridkv.service.client.memory import Events, Memory
+from hybridkv.service.client.rpc_sequences import RpcSequenceCalls
 from hybridkv.service.client.streams import PayloadStreams
 from hybridkv.service.client.transport import Indices, LostError, States
 from hybridkv.service.replies import AcquireReply, LookupReply, ReserveReply
@@ -83,6 +84,7 @@ class RpcTransport:
         self._calls = Calls(self.attached.epoch, self._stream)
         self.payload = PayloadStreams(self._stub, self._calls, self.attached)
         self._session = self.attached.session
+        self.sequences = RpcSequenceCalls(channel, self._calls, self._session)
 
     @property
     def lost(self) -> bool:

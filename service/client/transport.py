@@ -4,7 +4,7 @@ A transport lives as long as its session. When the session is lost the `Link` di
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,9 @@ from hybridkv.tiers.errors import UnavailableError
 from hybridkv.tiers.hints import NO_HINTS, Hints
 from hybridkv.tiers.keys import Keys
 from hybridkv.tiers.states import Tier
+
+if TYPE_CHECKING:
+    from hybridkv.service.client.sequence_calls import SequenceCalls
 
 States = npt.NDArray[np.uint8]
 Indices = npt.NDArray[np.int64]
@@ -63,6 +66,10 @@ class Transport(Protocol):
 
     @property
     def payload(self) -> Payload | None: ...
+
+    @property
+    def sequences(self) -> "SequenceCalls":
+        """The calls about sequences."""
 
     @property
     def unmapped_reason(self) -> str:

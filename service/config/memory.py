@@ -121,6 +121,29 @@ class DiskConfig(_Tier):
     )
 
 
+class PagingConfig(Section):
+    """Sequences: virtual address spaces over blocks."""
+
+    page_blocks: int = Field(default=1, ge=1, le=256, description="Blocks of a page of a new sequence; a power of two")
+    idle_timeout_s: Seconds = Field(
+        default=0.0, description="A sequence that nobody used for this long leaves the GPU tier; 0 = off"
+    )
+    sticky_limit: Fraction = Field(
+        default=0.25, description="Fraction of a pool that may be sticky, and likewise kept for attention windows"
+    )
+    sequences_per_session_count: int = Field(
+        default=4096, ge=1, le=1_000_000, description="Most sequences of one session"
+    )
+    positions_count: int = Field(default=16_777_216, ge=1, le=1 << 40, description="Most tokens of one sequence")
+
+    @field_validator("page_blocks")
+    @classmethod
+    def _power_of_two(cls, size: int) -> int:
+        if size & (size - 1):
+            raise ValueError("must be a power of two")
+        return size
+
+
 class MigrationConfig(Section):
     """When blocks move, and how much of the machine that may take."""
 

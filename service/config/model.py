@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 from pydantic import Field
 from pydantic.fields import FieldInfo
 
-from hybridkv.service.config.memory import CpuConfig, DiskConfig, GpuConfig, MigrationConfig
+from hybridkv.service.config.memory import CpuConfig, DiskConfig, GpuConfig, MigrationConfig, PagingConfig
 from hybridkv.service.config.sections import DaemonConfig, LimitsConfig, Section
 from hybridkv.service.config.values import format_bytes
 
@@ -34,6 +34,7 @@ class Config(Section):
     cpu: CpuConfig = Field(default_factory=lambda: CpuConfig())
     disk: DiskConfig = Field(default_factory=lambda: DiskConfig())
     migration: MigrationConfig = Field(default_factory=lambda: MigrationConfig())
+    paging: PagingConfig = Field(default_factory=lambda: PagingConfig())
 
 
 class ConfigRow(NamedTuple):

@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Any
 from hybridkv.version import __version__
 
 if TYPE_CHECKING:
+    from hybridkv.paging.states import PageState, PublishOutcome
+    from hybridkv.paging.windows import Window
     from hybridkv.service.client import KV, Found, Lease, Request, Reservation, connect, open
     from hybridkv.service.client.aio import AsyncKV, AsyncLease, AsyncRequest, AsyncReservation, connect_async
+    from hybridkv.service.client.block_table import BlockTable
+    from hybridkv.service.client.sequence import Sequence
     from hybridkv.service.config import Config, load_config
     from hybridkv.tiers.errors import (
         DeadlineExceededError,
@@ -38,6 +42,7 @@ __all__ = [
     "AsyncRequest",
     "AsyncReservation",
     "BlockLayout",
+    "BlockTable",
     "Config",
     "DeadlineExceededError",
     "ExpiredError",
@@ -54,13 +59,17 @@ __all__ = [
     "NamespaceMismatchError",
     "NotFoundError",
     "Outcome",
+    "PageState",
+    "PublishOutcome",
     "Request",
     "Reservation",
     "ReserveOutcome",
     "ResourceExhaustedError",
     "SealOutcome",
+    "Sequence",
     "Tier",
     "UnavailableError",
+    "Window",
     "__version__",
     "connect",
     "connect_async",
@@ -69,8 +78,12 @@ __all__ = [
 ]
 
 _HOMES = {
+    "hybridkv.paging.states": ("PageState", "PublishOutcome"),
+    "hybridkv.paging.windows": ("Window",),
     "hybridkv.service.client": ("KV", "Found", "Lease", "Request", "Reservation", "connect", "open"),
     "hybridkv.service.client.aio": ("AsyncKV", "AsyncLease", "AsyncRequest", "AsyncReservation", "connect_async"),
+    "hybridkv.service.client.block_table": ("BlockTable",),
+    "hybridkv.service.client.sequence": ("Sequence",),
     "hybridkv.service.config": ("Config", "load_config"),
     "hybridkv.tiers.keys": ("Keys",),
     "hybridkv.tiers.layout": ("BlockLayout",),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from numpy.typing import NDArray
 
+from hybridkv.tiers.errors import InternalError
 from hybridkv.tiers.extents import ExtentState, ExtentTable, SlotUse
 
 KIB = 1024
@@ -296,3 +297,57 @@ def test_any_size_fits_without_overlap_and_sums_to_capacity(size: int, bases: li
     assert len(slots) == made.capacity_slots(nbytes)
     assert (np.diff(slots) >= nbytes).all()
     assert made.check() == []
+
+
+# ------------------------------------------------------------------------------------------------ runs
+
+
+def _carved(extents: int, slots: int) -> ExtentTable:
+    table = ExtentTable(extents * slots * 4096, extent_bytes=slots * 4096)
+    for _ in range(extents):
+        number = table.begin_carving(4096)
+        assert number is not None
+        table.carve(number)
+    return table
+
+
+def _rows(count: int) -> NDArray[np.int64]:
+    return np.arange(count, dtype=np.int64)
+
+
+def test_runs_are_cut_from_free_stretches_and_cross_no_extent() -> None:
+    table = _carved(2, 8)
+    table.take_at(np.array([2, 7, 8]) * 4096, _rows(3), SlotUse.RESIDENT)
+    starts = table.free_runs(4096, 2, 10) // 4096
+    assert sorted(starts.tolist()) == [0, 3, 5, 9, 11, 13]
+    assert table.free_runs(4096, 4, 10).tolist() == [3 * 4096, 9 * 4096]
+    assert table.free_runs(4096, 8, 1).tolist() == []
+    assert table.free_runs(4096, 2, 1).tolist() == [0], "the fullest extent first"
+
+
+def test_slots_taken_by_their_place_are_taken_once() -> None:
+    table = _carved(1, 8)
+    table.take_at(np.array([3, 4]) * 4096, _rows(2), SlotUse.INCOMING)
+    assert table.check() == []
+    assert table.are_free(np.array([2, 3, 4, 5, 8, -1]) * 4096, 4096).tolist() == [
+        True,
+        False,
+        False,
+        True,
+        False,
+        False,
+    ]
+    assert not table.are_free(np.array([100]), 4096).any(), "no slot begins there"
+    with pytest.raises(InternalError):
+        table.take_at(np.array([4, 5]) * 4096, _rows(2), SlotUse.INCOMING)
+    assert table.take(4096, _rows(8), SlotUse.RESERVED).tolist() == [n * 4096 for n in (0, 1, 2, 5, 6, 7)]
+    assert table.check() == []
+
+
+def test_rows_in_runs_come_first_and_the_rest_goes_where_there_is_room() -> None:
+    table = _carved(1, 8)
+    table.take_at(np.array([2, 5]) * 4096, _rows(2), SlotUse.RESIDENT)
+    slots = (table.take_in_runs(4096, _rows(6), SlotUse.RESERVED, 2) // 4096).tolist()
+    assert [slots[1] - slots[0], slots[3] - slots[2]] == [1, 1]
+    assert sorted(slots) == [0, 1, 3, 4, 6, 7]
+    assert table.check() == []

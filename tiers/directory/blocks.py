@@ -22,6 +22,10 @@ from hybridkv.tiers.states import BlockState, Tier
 NO_SLOT = -1
 """In a slot column: no copy in this pool."""
 
+PRIVATE_PARENT = b"private!"
+"""On disk the parent of a block that only a sequence knew of: whoever starts next deletes it. (A key is a hash; one that
+has these very bytes is as likely as two blocks with one key.)"""
+
 NOWHERE = 3
 """In the `highest` column: no copy, lower than every tier."""
 
@@ -43,6 +47,7 @@ class BlockTable:
     `slot[p][row]` is the copy's place in pool p: a byte offset, on DISK the segment's number. `children_at[t][row]`
     counts children whose highest copy lies in tier t; a reserved block counts at the tier it is written to.
     `waiting[row]` counts acquires that wait for the block; each counts in `holds` too.
+    `mapped[row]` counts the uses of a sealed block by sequences; a `private` one has a key that nobody but they know of.
     `next_child[row]` is the child that came or was used last; it may be gone, and its row another's: hold it against `parent`.
     Columns are replaced by longer ones when rows are allocated. All keys of a namespace have one width.
     """
@@ -58,6 +63,8 @@ class BlockTable:
     holds: NDArray[np.uint16]
     waiting: NDArray[np.uint16]
     busy: NDArray[np.uint8]
+    mapped: NDArray[np.int32]
+    private: NDArray[np.uint8]
     checksum: NDArray[np.uint64]
     checked: NDArray[np.uint8]
     accesses: NDArray[np.float32]
@@ -327,6 +334,8 @@ _COLUMNS: dict[str, tuple[type[np.generic], int]] = {
     "holds": (np.uint16, 0),
     "waiting": (np.uint16, 0),
     "busy": (np.uint8, 0),
+    "mapped": (np.int32, 0),
+    "private": (np.uint8, 0),
     "checksum": (np.uint64, 0),
     "checked": (np.uint8, 0),
     "accesses": (np.float32, 0),

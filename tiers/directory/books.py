@@ -69,6 +69,10 @@ class MappedBook:
         """Slots for the first of `rows` that fit."""
         return self.table.take(size, rows, use)
 
+    def take_in_runs(self, size: int, rows: Rows, use: SlotUse, length: int) -> Slots:
+        """Likewise, every `length` rows in adjacent slots where there are such runs."""
+        return self.table.take_in_runs(size, rows, use, length)
+
     def settle(self, size: int, rows: Rows, slots: Slots) -> None:
         """Taken slots now hold the sealed blocks `rows`."""
         del size

@@ -68,6 +68,7 @@ class Copies:
         for size, some in state.by_size(rows):
             book.give(size, slots[np.isin(rows, some)] if len(some) < len(rows) else slots, SlotUse.RESIDENT)
         self._tiers_changed(rows)
+        self._tell_left(rows, pool)
         self.bury(rows[blocks.copies(rows) == 0])
         point("evict.freed")
 
@@ -79,6 +80,7 @@ class Copies:
         book.settle(0, rows, slots)
         blocks.slot[pool][rows] = slots
         self._publish_headers(rows, book, slots)
+        self._tell_left(rows, pool)
         book.give(0, old, SlotUse.RESIDENT)
 
     def _retire(self, rows: Rows, slots: Slots, book: MappedBook | DiskBook) -> None:
@@ -104,6 +106,7 @@ class Copies:
         blocks = self._state.blocks
         blocks.unindex(rows)
         blocks.state[rows] = _REMOVED
+        self._tell_gone(rows)
         self.sweep(rows)
 
     def sweep(self, rows: Rows) -> None:
@@ -126,6 +129,7 @@ class Copies:
         if len(rows):
             blocks.unindex(rows)
             blocks.state[rows] = _REMOVED
+            self._tell_gone(rows)
             self._recycle(rows)
 
     def _recycle(self, rows: Rows) -> None:
@@ -138,6 +142,18 @@ class Copies:
                 warming.pop(row, None)
             self._state.speculation.forget(rows)
             blocks.recycle(rows)
+
+    # ------------------------------------------------------------------------------------------------ sequences
+
+    def _tell_left(self, rows: Rows, pool: int) -> None:
+        mapped = rows[self._state.blocks.mapped[rows] > 0]
+        if len(mapped) and self._state.mapper is not None:
+            self._state.mapper.left(mapped, pool)
+
+    def _tell_gone(self, rows: Rows) -> None:
+        mapped = rows[self._state.blocks.mapped[rows] > 0]
+        if len(mapped) and self._state.mapper is not None:
+            self._state.mapper.gone(mapped)
 
     # ------------------------------------------------------------------------------------------------ tiers
 

@@ -62,6 +62,8 @@ class Reservation:
     expires_at: float
     told: bool = False
     """Its owner knows the slots, and may write to them."""
+    run_blocks: int = 1
+    """Its keys come in runs of so many; each run is given adjacent slots where there are any."""
     lapsed: bool = False
     haunts: list[tuple[int, int]] = field(default_factory=list)
     hints: Hints = NO_HINTS

@@ -28,6 +28,7 @@ def check(state: State) -> list[str]:
     found += _holds_are_counted(state)
     found += _chains_are_counted(state)
     found += state.standings.check() + state.speculation.check()
+    found += state.mapper.check() if state.mapper is not None else []
     return found
 
 
@@ -144,8 +145,8 @@ def _holds_are_counted(state: State) -> list[str]:
     for session in state.ledger.sessions.values():
         for request in session.requests.values():
             expected[np.fromiter(request.rows, np.int64, len(request.rows))] += 1
-    for row in np.flatnonzero(state.blocks.waiting).tolist():
-        count = int(state.blocks.waiting[row])
+    expected += state.blocks.waiting
+    for row, count in (state.mapper.holds() if state.mapper else {}).items():
         expected[row] += count
     wrong = np.flatnonzero(expected != state.blocks.holds)
     return [f"law 6: row {row} counts {state.blocks.holds[row]} holders, has {expected[row]}" for row in wrong.tolist()]

@@ -78,14 +78,24 @@ class Moves:
         self._copies = copies
 
     def begin(
-        self, rows: Rows, source: int, target: int, reason: Reason, priority: Priority, *, keep_source: bool
+        self,
+        rows: Rows,
+        source: int,
+        target: int,
+        reason: Reason,
+        priority: Priority,
+        *,
+        keep_source: bool,
+        slots: Slots | None = None,
     ) -> list[Transfer]:
-        """Transfers for the first of `rows` (one size, sealed, not in flight) that find room in `target`."""
+        """Transfers for the first of `rows` (one size, sealed, not in flight) that find room in `target`.
+
+        `slots`: where they go, taken for them as INCOMING already."""
         state, blocks = self._state, self._state.blocks
         if not len(rows):
             return []
         size = state.size_of(int(rows[0]))
-        slots = state.books[target].take(size, rows, SlotUse.INCOMING)
+        slots = state.books[target].take(size, rows, SlotUse.INCOMING) if slots is None else slots
         rows = rows[: len(slots)]
         blocks.busy[rows] = 1
         now = state.clock.now()

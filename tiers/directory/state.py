@@ -12,6 +12,7 @@ from hybridkv.tiers.clock import Clock
 from hybridkv.tiers.directory.blocks import BlockTable
 from hybridkv.tiers.directory.books import DiskBook, MappedBook
 from hybridkv.tiers.directory.holds import HoldLedger
+from hybridkv.tiers.directory.mappings import Mapper
 from hybridkv.tiers.directory.speculation import Speculation
 from hybridkv.tiers.directory.standings import Standings
 from hybridkv.tiers.replacement import Rows
@@ -54,6 +55,8 @@ class State:
         self.counters: Counter[str] = Counter()
         self.standings = Standings(self.blocks, len(self.books))
         self.speculation = Speculation(self.blocks, self.counters)
+        self.mapper: Mapper | None = None
+        """Hears of what becomes of blocks that sequences map; None: there are no sequences."""
         self.broken: list[str] = []
         """Laws seen broken at the moment of a decision; `check` reports them."""
 

@@ -1,5 +1,6 @@
 """Reservations: the first half of a write, its publication, and every way it can end without one."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -72,13 +73,42 @@ class Writes:
         state.ledger.add(reservation)
         return reservation, outcomes
 
+    def begin_private(self, session: Session, keys: Sequence[bytes], pool: int, run_blocks: int) -> Reservation:
+        """Blocks of a sequence's own, under keys that nobody else knows and no chain has; they live until they are ended."""
+        reservation, _ = self.begin(session, keys[:0], b"", pool, None, math.inf)
+        blocks, rows = self._state.blocks, self._state.blocks.allocate(len(keys))
+        blocks.insert(session.namespace, keys, rows, [b""] * len(keys), BlockState.RESERVED)
+        blocks.set_highest(rows, self._state.books[pool].id.tier)
+        blocks.private[rows] = 1
+        reservation.keys, reservation.rows = list(keys), rows
+        reservation.slots = np.full(len(keys), -1, np.int64)
+        reservation.parts = np.full(len(keys), Part.WAITING, np.uint8)
+        reservation.run_blocks = run_blocks
+        return reservation
+
+    def rekey(self, reservation: Reservation, positions: Positions, keys: Sequence[bytes], parent: bytes) -> None:
+        """Private blocks that are still written become those of `keys`, a chain after `parent` that nobody has."""
+        blocks, rows = self._state.blocks, reservation.rows[positions]
+        blocks.unindex(rows)
+        blocks.insert(reservation.namespace, keys, rows, [parent, *keys[:-1]], BlockState.RESERVED)
+        blocks.private[rows] = 0
+        names = list(reservation.keys)
+        for position, key in zip(positions.tolist(), keys, strict=True):
+            names[position] = key
+        reservation.keys = names
+
     def fill(self, reservation: Reservation) -> int:
         """Give slots to WAITING keys, first come first: how many still wait."""
         waiting = np.flatnonzero(reservation.parts == Part.WAITING)
         if len(waiting):
             book = self._state.books[reservation.pool]
             size = self._state.spaces[reservation.namespace].block_bytes
-            slots = book.take(size, reservation.rows[waiting], SlotUse.RESERVED)
+            if reservation.run_blocks > 1:
+                slots = self._state.mapped(reservation.pool).take_in_runs(
+                    size, reservation.rows[waiting], SlotUse.RESERVED, reservation.run_blocks
+                )
+            else:
+                slots = book.take(size, reservation.rows[waiting], SlotUse.RESERVED)
             filled = waiting[: len(slots)]
             reservation.slots[filled] = slots
             reservation.parts[filled] = Part.OPEN

@@ -75,6 +75,7 @@ class Scripted:
     payload = None
     unmapped_reason = ""
     draining = False
+    sequences: Any = None  # no test that scripts a transport opens one
 
     def __init__(
         self, epoch: int = 1, session: int = 1, lease_s: float = 30.0, pools: tuple[PoolInfo, ...] = POOLS
