@@ -1,1 +1,1 @@
-"""Sequences: paged address spaces over blocks. The `Sequences` service is not part of this version."""
+"""Sequences: paged address spaces over blocks."""

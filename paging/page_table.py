@@ -31,6 +31,7 @@ from hybridkv.paging.entries import (
     words_of,
 )
 from hybridkv.paging.nodes import NO_NODE, NodeStore
+from hybridkv.paging.table_checks import MAX_SPACE_BLOCKS, checked_blocks, checked_page_blocks, checked_positions
 from hybridkv.paging.walk import walk
 from hybridkv.tiers.checks import checked_int
 from hybridkv.tiers.errors import InvalidArgumentError
@@ -39,8 +40,6 @@ from hybridkv.tiers.pools import BLOCK_ALIGN_BYTES
 LEAF_SHIFT = 7
 LEAF_PAGES = 1 << LEAF_SHIFT
 SPLIT_ID_SHIFT = 9  # where an entry that is split has the number of its table, instead of an offset
-MAX_PAGE_BLOCKS = 256
-MAX_SPACE_BLOCKS = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,32 +320,3 @@ def _distinct(ordered: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     first = np.ones(len(ordered), bool)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
     return np.asarray(ordered[first])
-
-
-def checked_page_blocks(page_blocks: int) -> int:
-    """A power of two within [1, 256]. Raises InvalidArgumentError."""
-    size = checked_int("page_blocks", page_blocks, 1, MAX_PAGE_BLOCKS)
-    if size & (size - 1):
-        raise InvalidArgumentError("page_blocks", f"must be a power of two, got {size}")
-    return size
-
-
-def checked_blocks(blocks: Any, *, distinct: bool = True) -> Blocks:
-    """Numbers of blocks as int64 [n]. Raises InvalidArgumentError."""
-    wanted = np.asarray(blocks)
-    if wanted.ndim != 1 or (wanted.size and wanted.dtype.kind not in "iu"):
-        raise InvalidArgumentError("blocks", "must be a one-dimensional array of integers")
-    wanted = wanted.astype(np.int64, copy=False)
-    if len(wanted) and not 0 <= int(wanted.min()) <= int(wanted.max()) < MAX_SPACE_BLOCKS:
-        raise InvalidArgumentError("blocks", f"must be within [0, {MAX_SPACE_BLOCKS - 1}]")
-    if distinct and (wanted[1:] <= wanted[:-1]).any() and len(np.unique(wanted)) != len(wanted):
-        raise InvalidArgumentError("blocks", "a block is named twice")
-    return wanted
-
-
-def checked_positions(positions: Any) -> npt.NDArray[np.int64]:
-    """Positions as int64 [n], not negative. Raises InvalidArgumentError."""
-    wanted = np.asarray(positions)
-    if wanted.ndim != 1 or (wanted.size and wanted.dtype.kind not in "iu"):
-        raise InvalidArgumentError("positions", "must be a one-dimensional array of integers")
-    return wanted.astype(np.int64, copy=False)

@@ -14,7 +14,6 @@ from hybridkv.migration.tickets import Ticket
 from hybridkv.paging.backing import Blocks
 from hybridkv.paging.fault import Part
 from hybridkv.paging.looking import look
-from hybridkv.paging.page_table import checked_page_blocks
 from hybridkv.paging.registry import PagingRules
 from hybridkv.paging.replies import (
     AdvanceReply,
@@ -30,6 +29,7 @@ from hybridkv.paging.replies import (
 from hybridkv.paging.resizing import split_pages
 from hybridkv.paging.sequences_base import NO_EVENTS, Events, SequencesBase
 from hybridkv.paging.states import Backed
+from hybridkv.paging.table_checks import checked_page_blocks
 from hybridkv.paging.windows import Window
 from hybridkv.tiers.directory.holds import Session
 from hybridkv.tiers.errors import FailedPreconditionError, InvalidArgumentError

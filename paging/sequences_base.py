@@ -17,7 +17,6 @@ from hybridkv.paging.answers import Answer
 from hybridkv.paging.copier import Copier
 from hybridkv.paging.deferred import Deferred
 from hybridkv.paging.faults import Faults
-from hybridkv.paging.page_table import checked_page_blocks
 from hybridkv.paging.planning import Planning
 from hybridkv.paging.registry import PagingRules, Registry
 from hybridkv.paging.replies import (
@@ -32,6 +31,7 @@ from hybridkv.paging.sharing import Sharing
 from hybridkv.paging.states import Backed
 from hybridkv.paging.stickiness import Stickiness
 from hybridkv.paging.suspension import Suspension
+from hybridkv.paging.table_checks import checked_page_blocks
 from hybridkv.tiers.device.base import Event
 from hybridkv.tiers.directory.holds import Session
 from hybridkv.tiers.errors import InvalidArgumentError, NotFoundError

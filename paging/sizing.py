@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hybridkv.paging.page_table import checked_page_blocks
+from hybridkv.paging.table_checks import checked_page_blocks
 from hybridkv.tiers.checks import checked_int
 from hybridkv.tiers.errors import InvalidArgumentError
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hybridkv.paging.entries import Words, mapped_in, offsets_of, pools_of, resident_in
-from hybridkv.paging.page_table import checked_positions
+from hybridkv.paging.table_checks import checked_positions
 from hybridkv.paging.walk import walk
 from hybridkv.service.client.core import Budget
 from hybridkv.service.client.pages import Pages

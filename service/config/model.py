@@ -21,6 +21,7 @@ _UNITS = {
     "_accesses": "accesses",
     "_watermark": "fraction",
     "_pressure_high": "fraction",
+    "_limit": "fraction",
     "_port": "port",
 }
 
