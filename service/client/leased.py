@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from hybridkv.service.client.core import States, Wish, prefix_of
 from hybridkv.service.client.hold import Hold, Owner
-from hybridkv.service.client.memory import Events, Memory
+from hybridkv.service.client.memory import Events, Memory, Stack
 from hybridkv.service.client.outputs import Rows, rows_of
 from hybridkv.service.replies import AcquireReply
 from hybridkv.tiers.device.views import tensor_of
@@ -63,6 +63,19 @@ class LeasedBlocks(Hold, ABC):
         """
         self._check_hit(i)
         return self._block(i)
+
+    def stacks(self, indices: Indices) -> list[Stack]:
+        """The HITs at `indices` (int64) as few read-only arrays, no copy, to be copied many at a time.
+
+        Raises as `array` does.
+        """
+        for i in indices.tolist():
+            self._check_hit(i)
+        return self._stacks(indices)
+
+    def _stacks(self, indices: Indices) -> list[Stack]:
+        first = np.zeros(1, np.int64)
+        return [Stack(np.array([i]), self._block(i)[np.newaxis], first) for i in indices.tolist()]
 
     def __repr__(self) -> str:
         return f"Lease({len(self)} keys, prefix {self.prefix}, {self._why_not() or 'held'})"
@@ -131,6 +144,10 @@ class MappedBlocks(LeasedBlocks):
         if self._memory.on_device(self._slots[i]):
             self._viewed.add(int(self._slots[i]["pool"]))
         return tensor
+
+    def _stacks(self, indices: Indices) -> list[Stack]:
+        self._check_views()
+        return self._memory.stacks(self._slots, indices)
 
     def _events(self) -> Events:
         return self._memory.events(self._viewed)

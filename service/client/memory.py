@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -24,6 +25,18 @@ if TYPE_CHECKING:
 Bytes = npt.NDArray[np.uint8]
 Events = Sequence[tuple[int, bytes | Event]]
 """(pool, event) of the device pools that a call gives slots up in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Blocks that lie in one array: block `indices[j]` of a hold is `blocks[rows[j]]`, without a copy.
+
+    `blocks`: uint8 [slots, block_bytes] over a whole extent; only the rows named here are the hold's to touch.
+    """
+
+    indices: npt.NDArray[np.int64]
+    blocks: Bytes
+    rows: npt.NDArray[np.int64]
 
 
 class Mapped(Protocol):
@@ -58,6 +71,7 @@ class Memory:
         self._mapped = mapped
         self._block_bytes = block_bytes
         self._devices = devices
+        self._extent_bytes = {pool.index: pool.extent_bytes for pool in pools}
         self._on_device = {pool.index: pool.device for pool in pools if pool.tier is Tier.GPU}
         for pool in mapped.pools:
             self._on_device.pop(pool, None)
@@ -134,6 +148,28 @@ class Memory:
     def writable_block(self, slot: Any) -> Bytes:
         """The bytes of a slot that is reserved for us, writable."""
         return self._range(self._mapped.writable(int(slot["pool"])), slot)
+
+    def stacks(self, slots: npt.NDArray[Any], indices: npt.NDArray[np.int64], *, writable: bool = False) -> list[Stack]:
+        """The blocks `slots[indices]` as few arrays, one for each extent, so that many are copied by one call.
+
+        Raises FailedPreconditionError for device memory.
+        """
+        stacks: list[Stack] = []
+        places = slots[indices]
+        which = places["pool"].astype(np.int64) << 32 | places["extent"]
+        for place in np.unique(which).tolist():
+            chosen, pool, extent = np.flatnonzero(which == place), place >> 32, place & 0xFFFFFFFF
+            if pool in self._on_device:
+                raise FailedPreconditionError(f"pool {pool}: device memory has no array here; take a view")
+            memory = self._mapped.writable(pool) if writable else self._mapped.readable(pool)
+            start, size = extent * self._extent_bytes[pool], self._block_bytes
+            offsets = places["offset"][chosen].astype(np.int64)
+            # Slots begin at multiples of their size from the allocation's base, which need not be where the extent begins.
+            first = start + int(offsets[0] - start) % size
+            count = (start + self._extent_bytes[pool] - first) // size
+            blocks = memory[first : first + count * size].reshape(count, size)
+            stacks.append(Stack(indices[chosen], blocks, (offsets - first) // size))
+        return stacks
 
     def valid(self, slots: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         """Which translations hold now, by generation and extent epoch; one aligned load each, no call."""

@@ -10,7 +10,7 @@ import xxhash
 
 from hybridkv.service.client.core import States, Wish
 from hybridkv.service.client.hold import Hold, Owner
-from hybridkv.service.client.memory import Events, Memory
+from hybridkv.service.client.memory import Events, Memory, Stack
 from hybridkv.service.client.outputs import flat_source
 from hybridkv.service.client.translations import Translations
 from hybridkv.service.replies import ReserveReply
@@ -62,6 +62,17 @@ class ReservedSlots(Hold, ABC):
         """
         self._check_open(i)
         return self._block(i)
+
+    def stacks(self, indices: Indices) -> list[Stack]:
+        """The slots at `indices` (int64) as few writable arrays, no copy. Raises as `array` does."""
+        self._check_held()
+        for i in indices.tolist():
+            self._check_ours(i)
+        return self._stacks(indices)
+
+    def _stacks(self, indices: Indices) -> list[Stack]:
+        first = np.zeros(1, np.int64)
+        return [Stack(np.array([i]), self._block(i)[np.newaxis], first) for i in indices.tolist()]
 
     def write_from(self, source: Any, indices: Sequence[int] | None = None) -> None:
         """Copy row j of `source` to the slot of `indices[j]` (default: `new`, in order), in one go.
@@ -149,6 +160,9 @@ class MappedSlots(ReservedSlots):
 
     def _block(self, i: int) -> Bytes:
         return self._memory.writable_block(self._slots[i])
+
+    def _stacks(self, indices: Indices) -> list[Stack]:
+        return self._memory.stacks(self._slots, indices, writable=True)
 
     def _tensor(self, i: int) -> "torch.Tensor":
         tensor = self._memory.tensor(self._slots[i], writable=True)
