@@ -7,7 +7,7 @@ ENGINES_VENV ?= .venv-engines
 ENGINES_BIN := $(ENGINES_VENV)/bin
 ENGINES_STAMP := $(ENGINES_VENV)/.installed
 
-.PHONY: setup setup-engines demo test test-engines check-fast proto gpu-check clean
+.PHONY: setup setup-engines demo test test-engines peers check-fast proto gpu-check clean
 
 setup: $(STAMP)
 
@@ -51,6 +51,10 @@ proto: setup
 
 gpu-check: setup
 	$(BIN)/python -m hybridkv.benchmarks.gpu_check
+
+# What `bench compare` and `bench serving` are measured beside: each peer in an environment of its own under .peers/.
+peers:
+	benchmarks/peers/install.sh .peers
 
 clean:
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

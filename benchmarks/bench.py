@@ -22,12 +22,15 @@ from hybridkv.benchmarks.report import HEADINGS, Row, as_json, print_table
 
 EXIT_OK, EXIT_WORSE = 0, 1
 NAMES = {
+    "compare": "hybridkv.benchmarks.compare_bench",
     "data": "hybridkv.benchmarks.data_bench",
     "directory": "hybridkv.benchmarks.directory_bench",
     "migration": "hybridkv.benchmarks.migration_bench",
     "paging": "hybridkv.benchmarks.paging_bench",
     "rpc": "hybridkv.benchmarks.rpc_bench",
+    "serving": "hybridkv.benchmarks.serving_bench",
 }
+NAMES = {"migration": "hybridkv.benchmarks.migration_bench", "serving": "hybridkv.benchmarks.serving_bench"}
 """Benchmarks there are, and the module of each; it has a `BENCH`."""
 
 

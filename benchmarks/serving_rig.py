@@ -1,0 +1,189 @@
+"""What `hybridkv bench serving` measures on: the same engine without a connector, with ours, and with LMCache's."""
+
+import itertools
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hybridkv.benchmarks.harness import Lap
+from hybridkv.benchmarks.serving_processes import (
+    DaemonProcess,
+    EngineProcess,
+    LMCacheProcess,
+    python_of,
+    wait_until,
+)
+from hybridkv.tiers.errors import InternalError, UnavailableError
+
+ENGINES_PYTHON = ("BENCH_ENGINES_PYTHON", ".venv-engines")
+LMCACHE_PYTHON = ("BENCH_LMCACHE_PYTHON", ".peers/lmcache")
+
+PREFIX_TOKENS, REST_TOKENS, BLOCK_TOKENS = 2048, 16, 32
+ENGINE = {"dtype": "bfloat16", "block_size": BLOCK_TOKENS, "max_model_len": 4096, "kv_cache_memory_bytes": 256 << 20}
+OURS = {
+    "kv_connector": "HybridKVConnector",
+    "kv_connector_module_path": "hybridkv.connectors.vllm",
+    "kv_role": "kv_both",
+    "kv_load_failure_policy": "recompute",
+}
+NO_STORE = {"hybridkv.no_store": True}
+LMCACHE_TRIES = 50
+
+
+class Rig:
+    """The engines, started. Each public method sets itself up on prompts of its own and times one first token."""
+
+    def __init__(self, daemon: DaemonProcess, plain: EngineProcess, ours: EngineProcess, lmcache: EngineProcess | None):
+        self.lmcache = lmcache
+        self._daemon, self._plain, self._ours = daemon, plain, ours
+        self._sessions = daemon.sessions()
+        self._numbers = itertools.count()
+
+    def recompute(self) -> Lap:
+        """No cache, no connector."""
+        return _lap(self._plain.first_token(self._prompt()), 0)
+
+    def own_hit(self) -> Lap:
+        """vLLM's own prefix cache."""
+        prompt = self._prompt()
+        self._plain.first_token(prompt)
+        return _lap(self._plain.first_token(prompt), PREFIX_TOKENS)
+
+    def miss(self) -> Lap:
+        """A prompt that nobody has, with our connector, nothing stored."""
+        return _lap(self._ours.first_token(self._prompt(), NO_STORE), 0)
+
+    def storing(self) -> Lap:
+        """The same, with its blocks stored."""
+        return self._store(self._prompt())
+
+    def cpu_hit(self) -> Lap:
+        prompt = self._prompt()
+        self._store(prompt)
+        self._ours.forget()
+        return _lap(self._ours.first_token(prompt), PREFIX_TOKENS)
+
+    def disk_hit(self) -> Lap:
+        """From disk, out of the page cache: the daemon that wrote it is gone, another has served since."""
+        prompt, other = self._prompt(), self._prompt()
+        self._store(prompt)
+        self._store(other)
+        self._restart()
+        self._ours.first_token(other)
+        self._ours.forget()
+        return _lap(self._ours.first_token(prompt), PREFIX_TOKENS)
+
+    def restarted(self) -> Lap:
+        """The first hit after the daemon was stopped and started."""
+        prompt = self._prompt()
+        self._store(prompt)
+        self._restart()
+        return _lap(self._ours.first_token(prompt), PREFIX_TOKENS)
+
+    def lmcache_hit(self) -> Lap:
+        """It stores behind our back and tells nobody when: asked until it hits; the asking that hit counts."""
+        if self.lmcache is None:
+            raise UnavailableError("LMCache is not installed")
+        prompt = self._prompt()
+        self.lmcache.first_token(prompt)
+        for _ in range(LMCACHE_TRIES):
+            self.lmcache.forget()
+            seconds, cached = self.lmcache.first_token(prompt)
+            if cached >= PREFIX_TOKENS:
+                return Lap(seconds)
+        raise UnavailableError(f"LMCache did not hit {PREFIX_TOKENS} tokens in {LMCACHE_TRIES} tries")
+
+    def _prompt(self) -> list[int]:
+        """Tokens that no earlier prompt begins with."""
+        random = np.random.default_rng(next(self._numbers))
+        tokens: list[int] = random.integers(1000, 40000, PREFIX_TOKENS + REST_TOKENS).tolist()
+        return tokens
+
+    def _store(self, prompt: list[int]) -> Lap:
+        """Compute a prompt and wait until its blocks are stored."""
+        before = self._daemon.sealed()
+        lap = _lap(self._ours.first_token(prompt), 0)
+
+        def stored() -> bool:
+            self._ours.step()
+            return self._daemon.sealed() >= before + PREFIX_TOKENS // BLOCK_TOKENS
+
+        wait_until("the prompt's blocks are stored", stored)
+        return lap
+
+    def _restart(self) -> None:
+        """Stop the daemon, which writes everything to disk, start another, wait until the engine is attached again."""
+        self._daemon.stop()
+        self._daemon.start()
+        self._ours.forget()
+        wait_until("the engine is attached again", lambda: self._daemon.sessions() >= self._sessions)
+
+
+@contextmanager
+def rig(folder: Path) -> Iterator[Rig]:
+    """Everything started; ended with the block. Raises UnavailableError naming what is missing."""
+    python = python_of(*ENGINES_PYTHON)
+    if python is None:
+        raise UnavailableError(
+            f"no {ENGINES_PYTHON[1]}: `make test-engines` makes it, or {ENGINES_PYTHON[0]} names a Python"
+        )
+    arguments = {**ENGINE, "model": _model(python)}
+    with ExitStack() as stack:
+        daemon = DaemonProcess(folder, cpu="1GiB", disk="4GiB")
+        stack.callback(daemon.stop)
+        daemon.start()
+        plain = _begin(stack, folder / "plain.log", python, arguments, None)
+        extra = {"address": daemon.address, "retry_s": 0.05, "use_recompute_s": False}
+        ours = _begin(stack, folder / "hybridkv.log", python, arguments, OURS | {"kv_connector_extra_config": extra})
+        lmcache = _lmcache(stack, folder, arguments)
+        for engine in (plain, ours, lmcache):
+            if engine is not None:
+                engine.ready()
+        wait_until("the engine is attached", lambda: daemon.sessions() >= 1)
+        yield Rig(daemon, plain, ours, lmcache)
+
+
+def _begin(
+    stack: ExitStack, log: Path, python: Path, arguments: dict[str, Any], transfer: dict[str, Any] | None
+) -> EngineProcess:
+    engine = EngineProcess(log)
+    stack.callback(engine.stop)
+    engine.begin(python, arguments | ({"kv_transfer_config": transfer} if transfer else {}))
+    return engine
+
+
+def _lmcache(stack: ExitStack, folder: Path, arguments: dict[str, Any]) -> EngineProcess | None:
+    """LMCache's daemon and an engine on it, where it is installed."""
+    python = python_of(*LMCACHE_PYTHON)
+    if python is None:
+        return None
+    daemon = LMCacheProcess(folder)
+    stack.callback(daemon.stop)
+    daemon.start(python)
+    extra = {"lmcache.mp.host": "grpc://127.0.0.1", "lmcache.mp.port": daemon.port}
+    transfer = {"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
+    return _begin(stack, folder / "lmcache-engine.log", python, arguments, transfer)
+
+
+def _model(python: Path) -> str:
+    """The real model's folder, prepared by the Python that can."""
+    done = subprocess.run(
+        [str(python), "-m", "hybridkv.benchmarks.real_model"], capture_output=True, text=True, env=dict(os.environ)
+    )
+    if done.returncode:
+        raise UnavailableError(f"no model: {done.stderr.strip()[-500:]}")
+    return done.stdout.strip().splitlines()[-1]
+
+
+def _lap(measured: tuple[float, int], cached: int) -> Lap:
+    """The lap of a first token. Raises InternalError unless as many tokens came from a cache as belong: no figure is better
+    than one of something else."""
+    seconds, found = measured
+    if found != cached:
+        raise InternalError(f"{found} tokens of the prompt came from a cache, {cached} belong")
+    return Lap(seconds)
