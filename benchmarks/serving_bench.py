@@ -4,7 +4,7 @@ from hybridkv.benchmarks.bench import Bench, Setting, Step
 from hybridkv.benchmarks.harness import Laps, interleaved
 from hybridkv.benchmarks.panels import Panel
 from hybridkv.benchmarks.report import Better, Row, skipped
-from hybridkv.benchmarks.serving_rig import LMCACHE_PYTHON, Rig, rig
+from hybridkv.benchmarks.serving_rig import LMCACHE_PYTHON, PREFIX_TOKENS, TOKEN_BYTES, Rig, dtype, rig
 from hybridkv.tiers.errors import UnavailableError
 
 UNIT = "ms"
@@ -27,11 +27,16 @@ def first_tokens(setting: Setting) -> list[Row]:
     """All figures, from one run in which the subjects take turns."""
     try:
         with rig(setting.folder) as started:
-            return rows(_measured(started, setting.pairs))
+            return [_prefix(), *rows(_measured(started, setting.pairs))]
     except UnavailableError as error:
         return [skipped(name, UNIT, str(error), target) for name, _, target in FIGURES.values()] + [
             skipped(BESIDE_LMCACHE[0], UNIT, str(error), BESIDE_LMCACHE[1])
         ]
+
+
+def _prefix() -> Row:
+    """How much a hit has to bring."""
+    return Row(f"KV of the cached prefix, {dtype()}", PREFIX_TOKENS * TOKEN_BYTES[dtype()] / 1e6, "MB")
 
 
 def rows(laps: dict[str, Laps]) -> list[Row]:

@@ -24,7 +24,13 @@ ENGINES_PYTHON = ("BENCH_ENGINES_PYTHON", ".venv-engines")
 LMCACHE_PYTHON = ("BENCH_LMCACHE_PYTHON", ".peers/lmcache")
 
 PREFIX_TOKENS, REST_TOKENS, BLOCK_TOKENS = 2048, 16, 32
-ENGINE = {"dtype": "bfloat16", "block_size": BLOCK_TOKENS, "max_model_len": 4096, "kv_cache_memory_bytes": 256 << 20}
+FAST_BF16 = ("avx512_bf16", "amx_bf16")
+"""What /proc/cpuinfo calls a processor's own arithmetic in bf16. Without it vLLM emulates it, many times slower than fp32."""
+
+TOKEN_BYTES = {"bfloat16": 23_040, "float32": 46_080}
+"""KV of one token of SmolLM2-135M, by dtype."""
+
+ENGINE = {"block_size": BLOCK_TOKENS, "max_model_len": 4096, "kv_cache_memory_bytes": 384 << 20}
 OURS = {
     "kv_connector": "HybridKVConnector",
     "kv_connector_module_path": "hybridkv.connectors.vllm",
@@ -124,6 +130,15 @@ class Rig:
         wait_until("the engine is attached again", lambda: self._daemon.sessions() >= self._sessions)
 
 
+def dtype() -> str:
+    """What the engines compute in here: bf16, or fp32 where the processor has no bf16 of its own."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text().split()
+    except OSError:
+        return "float32"
+    return "bfloat16" if any(flag in flags for flag in FAST_BF16) else "float32"
+
+
 @contextmanager
 def rig(folder: Path) -> Iterator[Rig]:
     """Everything started; ended with the block. Raises UnavailableError naming what is missing."""
@@ -132,9 +147,9 @@ def rig(folder: Path) -> Iterator[Rig]:
         raise UnavailableError(
             f"no {ENGINES_PYTHON[1]}: `make test-engines` makes it, or {ENGINES_PYTHON[0]} names a Python"
         )
-    arguments = {**ENGINE, "model": _model(python)}
+    arguments = {**ENGINE, "dtype": dtype(), "model": _model(python)}
     with ExitStack() as stack:
-        daemon = DaemonProcess(folder, cpu="1GiB", disk="4GiB")
+        daemon = DaemonProcess(folder, cpu="2GiB", disk="6GiB")
         stack.callback(daemon.stop)
         daemon.start()
         plain = _begin(stack, folder / "plain.log", python, arguments, None)
