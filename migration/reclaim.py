@@ -19,7 +19,7 @@ from hybridkv.tiers.extents import ExtentState, SlotUse
 from hybridkv.tiers.replacement import Rows
 from hybridkv.tiers.states import Priority, Reason, Tier
 
-_KEEP_THE_LAST = (Reason.IDLE, Reason.FEW_ACCESSES, Reason.SUSPEND)
+_KEEP_THE_LAST = (Reason.IDLE, Reason.FEW_ACCESSES, Reason.SUSPEND, Reason.WINDOW)
 """Rules that move blocks down but are no reason to lose one."""
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from hybridkv.migration.prefetch import Prefetches
 from hybridkv.paging.backing import Blocks
+from hybridkv.paging.behind import Behind
 from hybridkv.paging.mappings import Mappings
 from hybridkv.paging.patterns import Accesses
 from hybridkv.paging.replies import AdvanceReply, Figures
@@ -38,9 +39,16 @@ class Ahead:
     """Windows and patterns of all sequences."""
 
     def __init__(
-        self, directory: Directory, mappings: Mappings, prefetches: Prefetches, runs: Runs, figures: Figures
+        self,
+        directory: Directory,
+        mappings: Mappings,
+        prefetches: Prefetches,
+        runs: Runs,
+        behind: Behind,
+        figures: Figures,
     ) -> None:
         self._directory = directory
+        self._behind = behind
         self._mappings = mappings
         self._prefetches = prefetches
         self._runs = runs
@@ -59,6 +67,7 @@ class Ahead:
         page_tokens = size * sequence.block_tokens
         pages = -(-sequence.blocks // size)
         course.accesses.note([min(position // page_tokens, max(0, pages - 1))])
+        seen = None
         if course.window is not None:
             seen = reach(course.window, position, sequence.tokens, page_tokens)
             needed = (*seen.window, *seen.sinks, *seen.ahead)
@@ -66,6 +75,8 @@ class Ahead:
             needed = course.accesses.next_pages(pages, _PAGES_UNDER_WAY)
         if course.window is not None or sequence.kept:
             self._keep(sequence, needed if course.window is not None else (), keep_limit)
+        if seen is not None:
+            self._behind.make_room(sequence, seen.behind, (len(seen.ahead) + 1) * size)
         return self._fetch(sequence, course, needed)
 
     def _keep(self, sequence: Sequence, pages: tuple[int, ...], limit: int) -> None:

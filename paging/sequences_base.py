@@ -14,6 +14,7 @@ from hybridkv.migration.migrator import Migrator
 from hybridkv.migration.tickets import Ticket
 from hybridkv.paging.ahead import Ahead
 from hybridkv.paging.answers import Answer
+from hybridkv.paging.behind import Behind
 from hybridkv.paging.copier import Copier
 from hybridkv.paging.deferred import Deferred
 from hybridkv.paging.faults import Faults
@@ -60,7 +61,8 @@ class SequencesBase:
         self.suspension = Suspension(migrator, self.mappings)
         self.resizing = Resizing(self.mappings, self.runs, self.figures)
         self.stickiness = Stickiness(self._directory, self.mappings)
-        self.ahead = Ahead(self._directory, self.mappings, migrator.prefetches, self.runs, self.figures)
+        behind = Behind(self._directory, self.mappings, migrator.reclaim)
+        self.ahead = Ahead(self._directory, self.mappings, migrator.prefetches, self.runs, behind, self.figures)
         self.deferred = Deferred(self._directory)
         self._page_blocks: int | None = None
         self._forgotten: list[Ticket[Any]] = []

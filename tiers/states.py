@@ -72,6 +72,7 @@ class Reason(StrEnum):
     DRAIN = "drain"
     REMOVE = "remove"
     SUSPEND = "suspend"
+    WINDOW = "window"
     PAGE_SIZE = "page_size"
     CLEAR = "clear"
     LOSS = "loss"

@@ -10,11 +10,13 @@ import numpy.typing as npt
 
 from hybridkv.paging.replies import Want
 from hybridkv.paging.states import PageState
+from hybridkv.paging.windows import Window, reach
 from hybridkv.service.client.core import Budget
 from hybridkv.service.client.hold import Hold
 from hybridkv.service.client.pages import IN_PLACE, Pages
 from hybridkv.service.client.token_views import layer_tensor
 from hybridkv.service.client.transport import LostError
+from hybridkv.tiers.checks import checked_int
 from hybridkv.tiers.device.views import tensor_of
 from hybridkv.tiers.errors import (
     ExpiredError,
@@ -32,12 +34,27 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Row:
     """What one sequence puts in a table: `blocks` virtual blocks of `tokens` tokens; those from `write_from` on are to be
-    written."""
+    written, those in `reads` (start, end) are to be read."""
 
     pages: Pages
     tokens: int
     blocks: int
     write_from: int
+    reads: tuple[tuple[int, int], ...]
+
+
+def row_of(pages: Pages, tokens: int, block_tokens: int, write_from: int | None, window: Window | None) -> Row:
+    """The row of a sequence of `tokens` tokens, to be written from position `write_from` on (None: nowhere). Raises
+    InvalidArgumentError."""
+    at = checked_int("write_from", tokens if write_from is None else write_from, 0, tokens)
+    blocks = -(-tokens // block_tokens)
+    first = blocks if at == tokens else at // block_tokens
+    spans = [range(blocks)]
+    if window is not None:
+        seen = reach(window, max(0, tokens - 1), tokens, block_tokens)
+        spans = [seen.sinks, seen.window]
+    reads = tuple((span.start, min(span.stop, first)) for span in spans if span.start < min(span.stop, first))
+    return Row(pages, tokens, blocks, first, reads)
 
 
 class _Held(Hold):
@@ -52,9 +69,9 @@ class BlockTable:
     """Tables of one or more sequences of one pool; a context manager that lets go at its end. Thread-safe.
 
     `array`: int32 [sequences, most blocks], the block's address in the pool divided by block_bytes, which is its row in
-    `layer`; rows that are shorter are filled up with 0. `lengths`: int32 [sequences], tokens; they say how much of a row
-    counts. What is readable is leased: it stays where it is until `release`. Blocks to be written are the sequence's own:
-    they stay until it is forked, suspended, published or closed.
+    `layer`; 0 fills up rows that are shorter, and stands for blocks that a window leaves out. `lengths`: int32
+    [sequences], tokens; they say how much of a row counts. What is readable is leased: it stays where it is until
+    `release`. Blocks to be written are the sequence's own: they stay until it is forked, suspended, published or closed.
     """
 
     def __init__(self, rows: Sequence[Row], layout: BlockLayout, budget: Budget, timeout_s: float) -> None:
@@ -167,7 +184,8 @@ def _calls(rows: Sequence[Row], limit: int) -> list[tuple[list[Want], list[tuple
     calls: list[tuple[list[Want], list[tuple[int, Row]]]] = []
     room = 0
     for number, row in enumerate(rows):
-        for start, end, write in ((0, row.write_from, False), (row.write_from, row.blocks, True)):
+        spans = [*((start, end, False) for start, end in row.reads), (row.write_from, row.blocks, True)]
+        for start, end, write in spans:
             at = start
             while at < end:
                 if room == 0:

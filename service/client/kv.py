@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from hybridkv.paging.replies import ResizeReply
+from hybridkv.paging.windows import Window
 from hybridkv.service.client.block_table import BlockTable
 from hybridkv.service.client.core import Budget, Found, batches, prefix_of, tier_of
 from hybridkv.service.client.link import Attachment, EpochChanged, Link
@@ -175,15 +176,21 @@ class KV(Verbs):
         return self._link.run(lambda attachment, budget: opened(attachment, opening, budget, self._link.timeout_s))
 
     def block_table(
-        self, sequences: Iterable[Sequence], *, write_from: Iterable[int] | None = None, timeout_s: float = 1.0
+        self,
+        sequences: Iterable[Sequence],
+        *,
+        write_from: Iterable[int] | None = None,
+        window: Window | None = None,
+        timeout_s: float = 1.0,
     ) -> BlockTable:
         """One table for a batch of sequences of one pool, faulted in by as few calls as there can be and held until it is
-        released. `write_from`: for each the position from which on it will be written."""
+        released. `write_from`: for each the position from which on it will be written. With `window` only what attention at
+        each one's last position looks at."""
         chosen = list(sequences)
         starts: list[int | None] = [None] * len(chosen) if write_from is None else list(write_from)
         if len(starts) != len(chosen):
             raise InvalidArgumentError("write_from", f"{len(starts)} given for {len(chosen)} sequences")
-        rows = [one.table_row(at) for one, at in zip(chosen, starts, strict=True)]
+        rows = [one.table_row(at, window) for one, at in zip(chosen, starts, strict=True)]
         return BlockTable(rows, self.space.layout, Budget(timeout_s, self._link.timeout_s), self._link.timeout_s)
 
     def adjust_page_size(self, page_blocks: int, *, timeout_s: float = 1.0) -> ResizeReply:

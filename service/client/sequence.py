@@ -11,7 +11,7 @@ import xxhash
 
 from hybridkv.paging.replies import AdvanceReply, ResizeReply, ResumeReply, StickyReply, SuspendReply
 from hybridkv.paging.windows import Window
-from hybridkv.service.client.block_table import BlockTable, Row
+from hybridkv.service.client.block_table import BlockTable, Row, row_of
 from hybridkv.service.client.core import Budget
 from hybridkv.service.client.memory import Events
 from hybridkv.service.client.outputs import rows_of
@@ -171,16 +171,18 @@ class Sequence:
         """`locate` for an array of positions, int [n]."""
         return translated(self._pages, self.layout, len(self), positions, self._budget())
 
-    def block_table(self, *, write_from: int | None = None, timeout_s: float = WAIT_S) -> BlockTable:
+    def block_table(
+        self, *, write_from: int | None = None, window: Window | None = None, timeout_s: float = WAIT_S
+    ) -> BlockTable:
         """The table of the whole sequence, faulted in and held until released; from position `write_from` on for writing.
-        For several sequences at once: `KV.block_table`."""
-        return BlockTable([self.table_row(write_from)], self.layout, self._budget(timeout_s), self._timeout_s)
+        With `window` only what attention at the last position looks at; other entries are 0. For several sequences at once:
+        `KV.block_table`."""
+        rows = [self.table_row(write_from, window)]
+        return BlockTable(rows, self.layout, self._budget(timeout_s), self._timeout_s)
 
-    def table_row(self, write_from: int | None = None) -> Row:
+    def table_row(self, write_from: int | None = None, window: Window | None = None) -> Row:
         """What the sequence puts in a block table."""
-        at = checked_int("write_from", len(self) if write_from is None else write_from, 0, len(self))
-        first = self.blocks if at == len(self) else at // self.layout.block_tokens
-        return Row(self._pages, len(self), self.blocks, first)
+        return row_of(self._pages, len(self), self._block_tokens, write_from, window)
 
     def fault(self, blocks: Listed[int], *, write: bool = False, timeout_s: float = WAIT_S) -> States:
         """Bring blocks up (or make them writable) without reading them: a PageState each."""

@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from hybridkv.paging.windows import Window  # noqa: E402
 from hybridkv.service.client import KV  # noqa: E402
 from hybridkv.service.client.sequence import Sequence  # noqa: E402
 from hybridkv.service.client.token_views import layer_tensor  # noqa: E402
@@ -148,6 +149,23 @@ def test_rows_of_different_lengths_are_filled_up_with_zeros(kv: KV) -> None:
         assert table.array[1].tolist() == [0] * 5
     with none.block_table() as table:
         assert table.array.shape == (1, 0)
+
+
+def test_a_window_takes_only_what_it_looks_at(backend: Backend, kv: KV) -> None:
+    sequence, made = _whole(kv, 12)
+    sequence.suspend(timeout_s=10.0)
+    with sequence.block_table(window=Window(3 * TOKENS, sink_tokens=5), timeout_s=10.0) as table:
+        taken = [0, 9, 10, 11]
+        assert sequence.describe()["resident_blocks"] == len(taken)
+        assert [n for n in range(12) if table.array[0, n] != 0 or n in taken] == taken
+        view = table.layer(2)
+        got = torch.stack([view[slot] for slot in table.array[0, taken].tolist()])
+        expected = torch.from_numpy(made[2]).unflatten(1, (12, TOKENS))[:, taken].transpose(0, 1)
+        assert torch.equal(got.cpu(), expected)
+        del view, got
+    with sequence.block_table(write_from=11 * TOKENS, window=Window(2 * TOKENS), timeout_s=10.0) as table:
+        assert sequence.describe()["writable_blocks"] == 1
+    assert backend.host.stats()["leases"] == 0
 
 
 def test_a_block_without_content_is_named_and_nothing_stays_held(backend: Backend, kv: KV) -> None:
