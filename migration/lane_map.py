@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 from hybridkv.migration.arrivals import Leg
+from hybridkv.migration.disk_movers import DiskReader, DiskWriter
 from hybridkv.migration.disk_size import DiskSize
 from hybridkv.migration.disk_watch import DiskWatch
 from hybridkv.migration.estimate import LaneLoad
@@ -14,7 +15,7 @@ from hybridkv.migration.inflight import InFlight
 from hybridkv.migration.lanes import LaneRules, LaneWorker
 from hybridkv.migration.ledger import MoveLedger
 from hybridkv.migration.memory import Memory
-from hybridkv.migration.movers import CpuRelocator, DeviceMover, DeviceRelocator, DiskReader, DiskWriter, Mover
+from hybridkv.migration.movers import CpuRelocator, DeviceMover, DeviceRelocator, Mover
 from hybridkv.migration.speed import LaneSpeed
 from hybridkv.migration.throttle import TokenBucket
 from hybridkv.tiers.device.base import Direction

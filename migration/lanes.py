@@ -15,9 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybridkv.migration.arrivals import Arrivals, Leg
+from hybridkv.migration.disk_movers import DiskWriter
 from hybridkv.migration.inflight import InFlight
 from hybridkv.migration.ledger import MoveLedger
-from hybridkv.migration.movers import Cargo, Carried, DiskWriter, Landing, Mover
+from hybridkv.migration.movers import Cargo, Carried, Landing, Mover
 from hybridkv.migration.speed import LaneSpeed
 from hybridkv.migration.throttle import TokenBucket
 from hybridkv.tiers.directory import Directory
@@ -201,7 +202,8 @@ class LaneWorker:
             self._begin(begun)
         elif not self._in_hand:
             return bool(ended)
-        while len(self._in_hand) > (begun is not None and self._may_wait(begun)):
+        kept = begun is not None and begun.gate is None and begun.cargo.nbytes >= _WORTH_OVERLAPPING_BYTES
+        while len(self._in_hand) > kept:
             self._land(self._in_hand.popleft())
             if self.failures_in_a_row == failures:
                 failures = self.failures_in_a_row = 0
@@ -213,11 +215,6 @@ class LaneWorker:
         except HybridKVError as error:
             self.errors += 1
             _log.warning("lane %s: deleting dropped blocks failed: %s", self.name, error)
-
-    @staticmethod
-    def _may_wait(hand: _Hand) -> bool:
-        """The batch may stay in hand while the next is begun."""
-        return hand.gate is None and hand.cargo.nbytes >= _WORTH_OVERLAPPING_BYTES
 
     def _begin(self, hand: _Hand) -> None:
         """Let the batch's bytes move. What goes wrong is told when it lands."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from hybridkv.migration.movers import DiskWriter
+from hybridkv.migration.disk_movers import DiskWriter
 from hybridkv.service.config import Config, load_config
 from hybridkv.service.facade import Host
 from hybridkv.tiers.clock import ManualClock
