@@ -87,14 +87,14 @@ class Door:
 
     def _keep_attached(self) -> None:
         lost: KV | None = None
-        while True:
+        while not self._closed:  # asked anew each time: a pause between two tries may have taken the wake of `close`
             self._wake.wait()
             self._wake.clear()
             if lost is not None:
                 lost.close()
-            if self._closed:
-                return
             lost = self._attach()
+        if lost is not None:
+            lost.close()
 
     def _attach(self) -> KV | None:
         """Try until it is attached or closed; the handle."""

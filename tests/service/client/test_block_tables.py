@@ -14,7 +14,13 @@ from hybridkv.paging.windows import Window  # noqa: E402
 from hybridkv.service.client import KV  # noqa: E402
 from hybridkv.service.client.sequence import Sequence  # noqa: E402
 from hybridkv.service.client.token_views import layer_tensor  # noqa: E402
-from hybridkv.tiers.errors import ExpiredError, FailedPreconditionError, InvalidArgumentError  # noqa: E402
+from hybridkv.tiers.errors import (  # noqa: E402
+    ExpiredError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnavailableError,
+)
+from hybridkv.tiers.gpu import open_device  # noqa: E402
 from hybridkv.tiers.layout import BlockLayout  # noqa: E402
 from hybridkv.tiers.namespace import Namespace  # noqa: E402
 from tests.service.client import attention  # noqa: E402
@@ -35,7 +41,13 @@ GPU = pytest.param("cuda:0", marks=pytest.mark.gpu)
 
 @pytest.fixture(params=["host:0", GPU])
 def device(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+    name = str(request.param)
+    if name.startswith("cuda"):
+        try:
+            open_device(name)
+        except UnavailableError as error:
+            pytest.skip(str(error))
+    return name
 
 
 @pytest.fixture
