@@ -1,8 +1,15 @@
-"""The carver: commits and returns memory, which takes milliseconds and must hold neither the lock nor a caller."""
+"""The carver: commits and returns memory, which takes milliseconds and must hold neither the lock nor a caller.
+
+Workers read without a call, and a read that is under way when its extent is closed goes on to its end: only then does it
+see that the epoch has changed. If the memory is a hole by then, and the host has none to fill it with, the worker gets
+SIGBUS. So memory goes back `RETURN_AFTER_S` after it was asked for, which is after its extent was closed; a worker that
+takes longer for one piece of a copy (`service/client/memory.py`) is stopped, or starved of its processor.
+"""
 
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 
 from hybridkv.migration.memory import Memory
@@ -13,6 +20,9 @@ _log = logging.getLogger(__name__)
 
 _IDLE_WITHIN_S = 10.0
 
+RETURN_AFTER_S = 1.0
+"""How long an extent's memory stays after the extent was closed, for reads without a call that are under way."""
+
 
 class Carver:
     """One thread, one job at a time. `carve` and `give_back` may be called under the directory's lock."""
@@ -20,11 +30,14 @@ class Carver:
     def __init__(self, memory: Memory, stir: Callable[[], None]) -> None:
         """`stir` is called, without the lock, when an extent was carved or could not be."""
         self.errors = 0
+        self.return_after_s = RETURN_AFTER_S
         self.released: Callable[[int], None] = lambda _pool: None
         """Called under the lock with a pool of which an extent's memory went back."""
         self._memory = memory
         self._directory = memory.directory
         self._stir = stir
+        self._closed: dict[tuple[int, int], float] = {}
+        """(pool, extent) whose memory goes back, and when by `time.monotonic`; the carver's own, the first due first."""
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="hybridkv-carver", daemon=True)
         self._start()
@@ -37,17 +50,19 @@ class Carver:
         self._jobs.put(lambda: self._carve(pool, extent))
 
     def give_back(self, pool: int, extent: int) -> None:
-        """Return an empty extent's memory."""
-        self._jobs.put(lambda: self._give_memory_back(pool, extent))
+        """Return a closed extent's memory after `return_after_s`, unless it is carved again before."""
+        due = time.monotonic() + self.return_after_s
+        self._jobs.put(lambda: self._close(pool, extent, due))
 
     def idle(self) -> None:
-        """Wait until the jobs queued so far are done."""
+        """Wait until the jobs queued so far are done; memory that is not due yet stays."""
         done = threading.Event()
         self._jobs.put(done.set)
         done.wait(_IDLE_WITHIN_S)
 
     def close(self) -> bool:
-        """Finish what is queued; False when the thread did not end."""
+        """Finish what is queued, but for memory that is not due yet: it goes with its pool. False when the thread did not
+        end."""
         self._jobs.put(None)
         self._thread.join(timeout=30)
         return not self._thread.is_alive()
@@ -55,10 +70,20 @@ class Carver:
     def _run(self) -> None:
         """Commits and returns memory, which takes milliseconds and must not hold the lock or a caller."""
         while True:
-            job = self._jobs.get()
+            try:
+                job = self._jobs.get(timeout=self._next_due_s())
+            except queue.Empty:
+                self._do(self._return_due)
+                continue
             if job is None:
                 return
             self._do(job)
+            self._do(self._return_due)
+
+    def _next_due_s(self) -> float | None:
+        """Seconds until memory is to go back; None when none is."""
+        due = next(iter(self._closed.values()), None)
+        return None if due is None else max(0.0, due - time.monotonic())
 
     def _do(self, job: Callable[[], None]) -> None:
         try:
@@ -70,6 +95,8 @@ class Carver:
     def _carve(self, pool: int, extent: int) -> None:
         book = self._directory.state.mapped(pool)
         size = book.table.slot_bytes_of(extent)
+        if self._closed.pop((pool, extent), None) is not None:
+            self._note_released(pool)  # its memory is wanted again, and is still there
         try:
             point("extent.before_carve")
             self._memory.commit_extent(pool, extent, size)
@@ -90,9 +117,19 @@ class Carver:
         point("extent.carved")
         self._stir()
 
-    def _give_memory_back(self, pool: int, extent: int) -> None:
-        try:
-            self._memory.release_extent(pool, extent)
-        finally:
-            with self._directory.lock:
-                self.released(pool)
+    def _close(self, pool: int, extent: int, due: float) -> None:
+        self._closed[pool, extent] = due
+        self._return_due()
+
+    def _return_due(self) -> None:
+        now = time.monotonic()
+        for place in [place for place, due in self._closed.items() if due <= now]:
+            del self._closed[place]
+            try:
+                self._memory.release_extent(*place)
+            finally:
+                self._note_released(place[0])
+
+    def _note_released(self, pool: int) -> None:
+        with self._directory.lock:
+            self.released(pool)

@@ -81,10 +81,11 @@ class SimulatedMemory(Memory):
 
 
 class SimulatedCarver(Carver):
-    """Does its jobs when asked to, on the asker's thread."""
+    """Does its jobs when asked to, on the asker's thread. Nobody reads memory that is not there: it goes at once."""
 
     def _start(self) -> None:
         """No thread."""
+        self.return_after_s = 0.0
 
     def work(self) -> bool:
         """Do what is queued; False when there was nothing."""

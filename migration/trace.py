@@ -93,7 +93,7 @@ def _is_gzip(path: Path) -> bool:
 def _request(number: int, line: str) -> tuple[Request, object]:
     try:
         fields = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _wrong(number, f"is no JSON: {error}") from error
     if not isinstance(fields, dict):
         raise _wrong(number, f"is no JSON object but {type(fields).__name__}")

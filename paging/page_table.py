@@ -37,6 +37,8 @@ from hybridkv.tiers.checks import checked_int
 from hybridkv.tiers.errors import InvalidArgumentError
 from hybridkv.tiers.pools import BLOCK_ALIGN_BYTES
 
+_NONE = np.zeros(0, np.int64)
+
 LEAF_SHIFT = 7
 LEAF_PAGES = 1 << LEAF_SHIFT
 SPLIT_ID_SHIFT = 9  # where an entry that is split has the number of its table, instead of an offset
@@ -146,7 +148,7 @@ class PageTable:
         """Change the page size: join blocks whose slots are adjacent, split pages apart. No block is moved."""
         size = checked_page_blocks(page_blocks)
         before = self._entries
-        blocks, words = self.mapped()
+        blocks, words = self.mapped() if before else (_NONE, _NONE)
         self.clear()
         self.page_blocks = size
         self._page_shift = size.bit_length() - 1
@@ -199,6 +201,8 @@ class PageTable:
 
     def scattered(self) -> npt.NDArray[np.int64]:
         """Pages whose k blocks are all mapped and resident, with equal flags, in one pool, but not in adjacent slots."""
+        if self._blocks == self._entries * self.page_blocks:  # no page is split
+            return _NONE
         leaves = np.flatnonzero(self._root)
         entries = self._leaves.rows()[self._root[leaves]]
         pages = ((leaves[:, None] << LEAF_SHIFT) + np.arange(LEAF_PAGES))[(entries & SPLIT) != 0]

@@ -3,6 +3,7 @@
 Called under the directory's lock, but for `check_length`.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -34,6 +35,8 @@ class Registry:
         self.rules = rules
         self.mappings = Mappings(directory)
         self._last = 0
+        self._counts: Counter[int] = Counter()
+        """How many sequences each session has."""
 
     def make(self, session: Session, tokens: int, block_tokens: int, pool: int, page_blocks: int) -> Sequence:
         """A sequence with nothing in it."""
@@ -44,7 +47,16 @@ class Registry:
         now = self._directory.state.clock.now()
         sequence = Sequence(self._last, session, pool, block_bytes, tokens, table, now)
         self.mappings.sequences[sequence.id] = sequence
+        self._counts[session.id] += 1
         return sequence
+
+    def remove(self, sequence: Sequence) -> None:
+        """It is closed, and nothing is in it any more."""
+        sequence.closed = True
+        del self.mappings.sequences[sequence.id]
+        self._counts[sequence.session.id] -= 1
+        if not self._counts[sequence.session.id]:
+            del self._counts[sequence.session.id]
 
     def check_length(self, tokens: int) -> None:
         """Raises InvalidArgumentError."""
@@ -54,7 +66,7 @@ class Registry:
 
     def check_count(self, session: Session, more: int) -> None:
         """Raises ResourceExhaustedError when the session has too many with `more`."""
-        there = sum(sequence.session is session for sequence in self.mappings.sequences.values())
+        there = self._counts[session.id]
         limit = self.rules.sequences_per_session_count
         if there + more > limit:
             raise ResourceExhaustedError(

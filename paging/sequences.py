@@ -139,7 +139,8 @@ class Sequences(SequencesBase):
         """Blocks that are never evicted while the sequence is awake, or are again like others."""
         with self._directory.lock:
             sequence = self.registry.used(self.registry.of(session, number))
-            blocks = sequence.checked(np.arange(first_block, first_block + max(0, count)))
+            sequence.checked(np.array([first_block, first_block + count - 1] if count > 0 else [], np.int64))
+            blocks = np.arange(first_block, first_block + max(0, count))
             return self.stickiness.set(sequence, blocks, sticky, self.rules.sticky_limit)
 
     def advance(self, session: Session, number: int, position: int, window: Window | None = None) -> AdvanceReply:

@@ -147,8 +147,7 @@ class SequencesBase:
     def _remove(self, sequence: Sequence) -> None:
         self.sharing.release(sequence)
         self.ahead.forget(sequence)
-        sequence.closed = True
-        del self.mappings.sequences[sequence.id]
+        self.registry.remove(sequence)
 
     def forget_session(self, number: int) -> None:
         """The session ends or lapses: its sequences are gone. What they wrote to is the session's reservations' to give back,

@@ -28,6 +28,8 @@ class Sharing:
     def attach(self, sequence: Sequence, first: int, keys: ListOf[bytes]) -> int:
         """Map the sealed blocks of the chain `keys` from block `first` on, as far as they are here and nothing is mapped
         there: how many."""
+        if not keys:
+            return 0
         rows = self._directory.sealed(sequence.session.namespace, keys)
         blocks = first + np.arange(len(keys))
         taken = (rows == NO_ROW) | np.isin(sequence.backing.kinds(blocks), (Backed.SEALED, Backed.WRITABLE))

@@ -10,6 +10,7 @@ from hybridkv.tiers.errors import HybridKVError
 
 def open_all(host: Host, session: int, openings: Sequence[Opening]) -> list[OpenReply]:
     """Raises what the first that cannot be opened is refused with; those before it are closed then."""
+    host.sequences.check_opening(session, sum(len(one.keys) for one in openings))
     opened: list[OpenReply] = []
     for one in openings:
         try:

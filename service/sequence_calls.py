@@ -71,6 +71,11 @@ class SequenceCalls:
                 page_blocks=page_blocks,
             )
 
+    def check_opening(self, session: int, keys_count: int) -> None:
+        """Of several sequences opened by one call: their keys together are no more than one call may name."""
+        self._live(session)
+        self._check_count(session, "sequences.keys", keys_count)
+
     def _pool(self, tier: Tier | None, device: int | None) -> int:
         check_device(tier, device)
         placement = self._migrator.demand.placement
@@ -102,16 +107,14 @@ class SequenceCalls:
         self._settle()
         with self._directory.lock:
             owner = self._live(session)
-            asked = sum(len(want.blocks) for want in wants)
-            limit = self._sessions.told(session).keys_per_call_count
-            if not 0 < asked <= limit:
-                raise InvalidArgumentError("blocks", f"{asked} in one call; at least 1, and the limit is {limit}")
+            self._check_count(session, "blocks", sum(len(want.blocks) for want in wants), least=1)
             self._sessions.check_holds(owner)
             return self._paging.fault(owner, wants, hold=hold, life_s=self._sessions.told(session).lease_s)
 
     def translate(self, session: int, sequence: int, blocks: Blocks) -> TranslateReply:
         """Where blocks are now; brings nothing."""
         self._settle()
+        self._check_count(session, "blocks", len(blocks))
         return self._paging.translate(self._live(session), sequence, blocks)
 
     def publish(
@@ -193,6 +196,11 @@ class SequenceCalls:
     def _live(self, session: int) -> Session:
         with self._directory.lock:
             return self._sessions.live(session)
+
+    def _check_count(self, session: int, field: str, count: int, *, least: int = 0) -> None:
+        limit = self._sessions.told(session).keys_per_call_count
+        if not least <= count <= limit:
+            raise InvalidArgumentError(field, f"{count} in one call; at least {least}, and the limit is {limit}")
 
     def _checked(self, session: int, keys: Keys, *, empty: bool = True) -> Session:
         owner = self._sessions.live(session)

@@ -25,7 +25,8 @@ from hybridkv.tiers.keys import Keys
 from hybridkv.tiers.states import Tier
 
 MAX_BLOCK = (1 << 32) - 1
-MAX_WANTS = 4096
+MAX_SEQUENCES = 512
+"""That one call may name, or make: each costs some tenths of a millisecond, and meanwhile nobody else is answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +91,19 @@ def blocks_to_wire(blocks: npt.NDArray[np.int64]) -> bytes:
     return indices_to_wire(blocks)
 
 
+def check_sequences(count: int, field: str = "sequences", *, least: int = 0) -> None:
+    """Raises InvalidArgumentError when one call names, or makes, too many."""
+    if not least <= count <= MAX_SEQUENCES:
+        raise InvalidArgumentError(field, f"{count} in one call; at least {least}, the limit is {MAX_SEQUENCES}")
+
+
 def wants_to_wire(wants: Sequence[Want]) -> list[pb.Want]:
     return [pb.Want(sequence=one.sequence, blocks=blocks_to_wire(one.blocks), write=one.write) for one in wants]
 
 
 def wants_from_wire(wants: Sequence[pb.Want]) -> list[Want]:
     """Raises InvalidArgumentError."""
-    if not 1 <= len(wants) <= MAX_WANTS:
-        raise InvalidArgumentError("wants", f"{len(wants)} in one call; at least 1, the limit is {MAX_WANTS}")
+    check_sequences(len(wants), "wants", least=1)
     return [Want(one.sequence, indices_from_wire(one.blocks, "wants.blocks"), one.write) for one in wants]
 
 
@@ -176,6 +182,7 @@ def resized_from_wire(message: pb.AdjustPageSizeReply) -> ResizeReply:
 
 def pairs_from_wire(request: pb.ExtendRequest) -> list[tuple[int, int]]:
     """(sequence, more tokens). Raises InvalidArgumentError unless there are as many of the one as of the other."""
+    check_sequences(len(request.sequences))
     if len(request.sequences) != len(request.more_tokens):
         detail = f"{len(request.more_tokens)} given for {len(request.sequences)} sequences"
         raise InvalidArgumentError("more_tokens", detail)

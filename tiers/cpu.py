@@ -35,6 +35,7 @@ class CpuPool:
         self._devices = [] if page_lock == "off" else list(devices)
         self._required = page_lock == "on"
         self.page_lock_failures: list[str] = []
+        self._committed: set[int] = set()
         self.region = SharedRegion.create(path, capacity_bytes, huge_pages=huge_pages)
         self.numa_failure = "" if numa_node is None else bind_to_node(self.region.array, numa_node)
         """Why the memory does not come from the node asked for; empty when it does, or none was asked for."""
@@ -49,13 +50,19 @@ class CpuPool:
         return self.region.array
 
     def commit_extent(self, extent: int) -> None:
-        """Back the extent with memory and page-lock it. Raises ResourceExhaustedError, UnavailableError."""
+        """Back the extent with memory and page-lock it. Already committed: nothing happens.
+
+        Raises ResourceExhaustedError, UnavailableError.
+        """
+        if extent in self._committed:
+            return
         start = extent * self.extent_bytes
         self.region.commit(start, self.extent_bytes)
         for device in self._devices:
             answer = device.register_host(self.region.array, start, self.extent_bytes)
             if answer.outcome is Registration.FAILED:
                 self._note_failure(device, answer.reason)
+        self._committed.add(extent)
 
     def _note_failure(self, device: Device, reason: str) -> None:
         if self._required:
@@ -66,6 +73,7 @@ class CpuPool:
 
     def release_extent(self, extent: int) -> None:
         """Give an empty extent's memory back to the host."""
+        self._committed.discard(extent)
         start = extent * self.extent_bytes
         for device in self._devices:
             device.unregister_host(self.region.array, start, self.extent_bytes)

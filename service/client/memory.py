@@ -1,7 +1,7 @@
 """The memory that a session has mapped: where a slot's bytes are, and whether they still are what was acquired."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -37,6 +37,10 @@ class Stack:
     indices: npt.NDArray[np.int64]
     blocks: Bytes
     rows: npt.NDArray[np.int64]
+
+
+PIECE_BYTES = 64 << 20
+"""What is copied between two looks at the headers: a small part of the time that closed memory stays (`migration/carver.py`)."""
 
 
 class Mapped(Protocol):
@@ -189,17 +193,34 @@ class Memory:
         """
         pool = only_pool(slots)
         if pool is not None:
-            self._copy_from(pool, slots, rows, out)
+            self._copy_in_pieces(pool, slots, rows, out, self.valid)
             return self.valid(slots)
         for pool in np.unique(slots["pool"]).tolist():
             chosen = np.flatnonzero(slots["pool"] == pool)
-            self._copy_from(pool, slots[chosen], rows[chosen], out)
+            self._copy_in_pieces(pool, slots[chosen], rows[chosen], out, self.valid)
         return self.valid(slots)
+
+    def _copy_in_pieces(
+        self,
+        pool: int,
+        slots: npt.NDArray[Any],
+        rows: npt.NDArray[np.int64],
+        out: Rows,
+        still_there: Callable[[npt.NDArray[Any]], npt.NDArray[np.bool_]],
+    ) -> None:
+        """`_copy_from`, of what is still there when its piece begins: the memory of the rest may be on its way back."""
+        step = max(1, PIECE_BYTES // self._block_bytes)
+        for first in range(0, len(slots), step):
+            piece, at = slots[first : first + step], rows[first : first + step]
+            if first:
+                there = still_there(piece)
+                piece, at = piece[there], at[there]
+            self._copy_from(pool, piece, at, out)
 
     def copy_pages(self, slots: npt.NDArray[Any], rows: npt.NDArray[np.int64], out: Rows) -> npt.NDArray[np.bool_]:
         """`copy` of slots of one pool that may be the caller's own to write: True where slot and extent are as told."""
         if len(slots):
-            self._copy_from(int(slots["pool"][0]), slots, rows, out)
+            self._copy_in_pieces(int(slots["pool"][0]), slots, rows, out, self.unchanged)
         return self.unchanged(slots)
 
     def unchanged(self, slots: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:

@@ -20,7 +20,7 @@ from hybridkv.service.codec import (
 from hybridkv.service.facade import Host
 from hybridkv.service.openings import open_all
 from hybridkv.service.sequence_codec import (
-    MAX_WANTS,
+    check_sequences,
     fault_to_wire,
     opened_to_wire,
     opening_from_wire,
@@ -41,9 +41,7 @@ class SequencesServicer(pb_grpc.SequencesServicer):
         self._host = host
 
     async def Open(self, request: pb.OpenRequest, context: Any) -> pb.OpenReply:
-        if not 1 <= len(request.sequences) <= MAX_WANTS:
-            detail = f"{len(request.sequences)} in one call; at least 1, the limit is {MAX_WANTS}"
-            raise InvalidArgumentError("sequences", detail)
+        check_sequences(len(request.sequences), least=1)
         openings = [opening_from_wire(one, request.key_bytes) for one in request.sequences]
         opened = open_all(self._host, request.session, openings)
         return pb.OpenReply(epoch=self._host.epoch, opened=[opened_to_wire(reply) for reply in opened])
@@ -82,6 +80,7 @@ class SequencesServicer(pb_grpc.SequencesServicer):
 
     async def Fork(self, request: pb.ForkRequest, context: Any) -> pb.ForkReply:
         wait_s = wait_from_wire(request.wait_s)
+        check_sequences(request.count, "count", least=1)
         ticket = self._host.sequences.fork(
             request.session, request.sequence, request.count, events=events_from_wire(request.events)
         )
@@ -89,6 +88,7 @@ class SequencesServicer(pb_grpc.SequencesServicer):
 
     async def Suspend(self, request: pb.SuspendRequest, context: Any) -> pb.SuspendReply:
         wait_s = wait_from_wire(request.wait_s)
+        check_sequences(len(request.sequences))
         ticket = self._host.sequences.suspend(
             request.session, list(request.sequences), events=events_from_wire(request.events)
         )
@@ -97,11 +97,13 @@ class SequencesServicer(pb_grpc.SequencesServicer):
 
     async def Resume(self, request: pb.ResumeRequest, context: Any) -> pb.ResumeReply:
         wait_s = wait_from_wire(request.wait_s)
+        check_sequences(len(request.sequences))
         ticket = self._host.sequences.resume(request.session, list(request.sequences))
         reply = await _settled(ticket, wait_s, context)
         return pb.ResumeReply(epoch=self._host.epoch, blocks=reply.blocks, lost=reply.lost)
 
     async def Close(self, request: pb.CloseRequest, context: Any) -> pb.CloseReply:
+        check_sequences(len(request.sequences))
         self._host.sequences.close(request.session, list(request.sequences), events=events_from_wire(request.events))
         return pb.CloseReply(epoch=self._host.epoch)
 

@@ -58,6 +58,31 @@ def test_under_memory_pressure_extents_go_back_and_come_again(
     assert committed(rig) == full
 
 
+def test_memory_stays_for_reads_that_are_under_way_and_goes_when_they_must_have_ended(
+    make_host: MakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = make_host(gpus=0, migration__host_pressure_high=0.55, disk_bytes=DISK)
+    rig.migrator.carver.return_after_s = 3600.0
+    rig.worker.put(range(32))
+    full, extent = committed(rig), 2 * BLOCK
+    press(rig, monkeypatch, limit=100 * extent, others=41 * extent)
+    for _ in range(3):  # what is leaving counts: nothing more is asked for while it is still there
+        pass_once(rig)
+        rig.migrator.carver.idle()
+    assert len(rig.inside("cpu")) == 18
+    assert committed(rig) == full
+    press(rig, monkeypatch, limit=1000 * extent, others=0)
+    pass_once(rig)
+    assert rig.worker.read(range(14), tier=Tier.CPU) == [HIT] * 14  # carved anew from what never went
+    rig.settle()
+    assert rig.migrator.reclaim.leaving(rig.pool("cpu")) == 0
+    rig.migrator.carver.return_after_s = 0.0
+    press(rig, monkeypatch, limit=100 * extent, others=41 * extent)
+    pass_twice(rig)
+    rig.migrator.carver.idle()
+    assert full - committed(rig) == 7 * extent
+
+
 def test_memory_pressure_stops_at_min_bytes(make_host: MakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = make_host(gpus=0, migration__host_pressure_high=0.5, cpu__min_bytes=8 * BLOCK)
     rig.worker.put(range(32))

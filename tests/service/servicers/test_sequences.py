@@ -15,11 +15,13 @@ from hybridkv.tiers.errors import (
     NotFoundError,
     ResourceExhaustedError,
 )
+from hybridkv.tiers.layout import BlockLayout
 from hybridkv.tiers.namespace import Namespace
 from hybridkv.tiers.pools import SLOT_DTYPE
 from tests.service.wire import ROOM_S, TIMEOUT_S, Stream, Wire, key, write
 
 TOKENS = 16
+U32 = 2**32 - 1
 
 
 class Calls:
@@ -181,5 +183,39 @@ def test_a_session_that_detaches_leaves_no_sequence(calls: Calls, stream: Stream
     assert figures["tiers"]["cpu"]["reserved_bytes"] == 0
 
 
-def _open_for(session: int, **fields: Any) -> pb.OpenRequest:
-    return pb.OpenRequest(session=session, key_bytes=16, sequences=[pb.NewSequence(**{"tokens": 1, **fields})])
+def _open_for(session: int, count: int = 1, **fields: Any) -> pb.OpenRequest:
+    return pb.OpenRequest(session=session, key_bytes=16, sequences=[pb.NewSequence(**{"tokens": 1, **fields})] * count)
+
+
+@pytest.mark.parametrize(
+    ("method", "request_of", "field"),
+    [
+        ("SetSticky", lambda s, q: pb.SetStickyRequest(session=s, sequence=q, count=U32, sticky=True), "blocks"),
+        ("SetSticky", lambda s, q: pb.SetStickyRequest(session=s, sequence=q, first_block=U32, count=U32), "blocks"),
+        ("Translate", lambda s, q: pb.TranslateRequest(session=s, sequence=q, blocks=bytes(4 * 5000)), "blocks"),
+        ("Fork", lambda s, q: pb.ForkRequest(session=s, sequence=q, count=513), "count"),
+        ("Extend", lambda s, q: pb.ExtendRequest(session=s, sequences=[q] * 513, more_tokens=[0] * 513), "sequences"),
+        ("Close", lambda s, q: pb.CloseRequest(session=s, sequences=[q] * 513), "sequences"),
+        ("Suspend", lambda s, q: pb.SuspendRequest(session=s, sequences=[q] * 513), "sequences"),
+        ("Resume", lambda s, q: pb.ResumeRequest(session=s, sequences=[q] * 513), "sequences"),
+        ("Open", lambda s, q: pb.OpenRequest(session=s, sequences=[pb.NewSequence()] * 513, key_bytes=16), "sequences"),
+        ("Open", lambda s, q: _open_for(s, 2, tokens=10**6, keys=bytes(16 * 2500)), "sequences.keys"),
+    ],
+)
+def test_one_call_names_so_many_and_no_more(calls: Calls, wire: Wire, method: str, request_of: Any, field: str) -> None:
+    (sequence,) = calls.open(40)
+    error = wire.error(getattr(calls.stub, method), request_of(calls.session, sequence))
+    assert isinstance(error, InvalidArgumentError)
+    assert error.field == field
+    calls.fault((sequence, [0], True))
+
+
+def test_the_limit_of_a_session_counts_what_is_open(calls: Calls, wire: Wire, daemon: DaemonThread) -> None:
+    daemon.host.update_config({"paging.sequences_per_session_count": 5})
+    first, second, _, _ = calls.open(1, 1, 1, 1)
+    fork = pb.ForkRequest(session=calls.session, sequence=first, count=2)
+    assert isinstance(wire.error(calls.stub.Fork, fork), ResourceExhaustedError)
+    calls.stub.Close(pb.CloseRequest(session=calls.session, sequences=[second]), timeout=TIMEOUT_S)
+    assert len(calls.stub.Fork(fork, timeout=TIMEOUT_S).sequences) == 2
+    other = Calls(wire, wire.attach(Namespace(model="o", layout=BlockLayout.opaque(4096, 16, "o"))).session)
+    assert len(other.open(1, 1, 1, 1, 1)) == 5
