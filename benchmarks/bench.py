@@ -30,7 +30,6 @@ NAMES = {
     "rpc": "hybridkv.benchmarks.rpc_bench",
     "serving": "hybridkv.benchmarks.serving_bench",
 }
-NAMES = {"migration": "hybridkv.benchmarks.migration_bench", "serving": "hybridkv.benchmarks.serving_bench"}
 """Benchmarks there are, and the module of each; it has a `BENCH`."""
 
 
