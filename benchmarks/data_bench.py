@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from hybridkv.benchmarks import data_plane
+from hybridkv.benchmarks import crowd, data_plane
 from hybridkv.benchmarks.bench import Bench, Step
 from hybridkv.benchmarks.data_plane import BLOCK_SIZES, CALL_FREE_NAME, HELD, LEASED, ONE_SIZES, WRITTEN, name_of
 from hybridkv.benchmarks.lane_rates import size_text
@@ -12,6 +12,7 @@ _steps = (
     *(Step(f"reads, {size_text(size)}", partial(data_plane.reads, block_bytes=size)) for size in BLOCK_SIZES),
     *(Step(f"writes, {size_text(size)}", partial(data_plane.writes, block_bytes=size)) for size in BLOCK_SIZES),
     *(Step(f"one block, {size_text(size)}", partial(data_plane.one_block, block_bytes=size)) for size in ONE_SIZES),
+    Step("many workers", crowd.reads),
 )
 _panels = (
     Panel(

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from hybridkv.benchmarks import rpc_calls
+from hybridkv.benchmarks import crowd, rpc_calls
 from hybridkv.benchmarks.bench import Bench, Step
 from hybridkv.benchmarks.panels import Panel
 
@@ -11,6 +11,7 @@ BLOCKS = (10_000, 1_000_000)
 _steps = (
     Step("acquires", rpc_calls.acquires),
     *(Step(f"lookups, {blocks:,} blocks", partial(rpc_calls.lookups, blocks=blocks)) for blocks in BLOCKS),
+    Step("tail of small calls", crowd.small_calls),
 )
 _panels = (
     Panel(

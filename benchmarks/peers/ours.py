@@ -6,26 +6,29 @@ from collections.abc import Sequence
 import hybridkv
 from hybridkv.benchmarks.content import Bytes
 from hybridkv.benchmarks.peers.work import KEY_BYTES, serve
-from hybridkv.service.client import KV
-from hybridkv.tiers.states import ReserveOutcome
+from hybridkv.service.client import KV, PutCounts
 
 CALL_S = 60.0
 
 
 class Ours:
-    """A handle for each block size."""
+    """A handle for each block size. What is put between two forgets is one chain, as the blocks of one prompt are."""
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._handles: dict[int, KV] = {}
+        self._last: bytes | None = None
+        self._size = 0
 
     def put(self, keys: Sequence[bytes], blocks: Bytes) -> None:
-        with self._handle(blocks.shape[1]).reserve(keys, tier="cpu", timeout_s=CALL_S) as slots:
-            if (slots.outcomes != ReserveOutcome.NEW).any():
-                raise RuntimeError("there is no room for the blocks")
-            for i, block in enumerate(blocks):
-                slots.array(i)[:] = block
-            slots.seal()
+        self._size = blocks.shape[1]
+        self._handle(self._size).put(keys, blocks, self._last)
+        self._last = keys[-1]
+
+    def settle(self) -> None:
+        counts = self._handle(self._size).flush(CALL_S)
+        if counts != PutCounts(sealed=counts.sealed):
+            raise RuntimeError(f"not all blocks were published: {counts}")
 
     def get(self, keys: Sequence[bytes], out: Bytes) -> None:
         self._handle(out.shape[1]).read(keys, out, timeout_s=CALL_S)
@@ -33,6 +36,7 @@ class Ours:
     def forget(self, keys: Sequence[bytes]) -> None:
         for handle in self._handles.values():
             handle.remove(keys)
+        self._last = None
 
     def _handle(self, block_bytes: int) -> KV:
         handle = self._handles.get(block_bytes)

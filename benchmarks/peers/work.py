@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -31,6 +31,14 @@ class Store(Protocol):
 
     def forget(self, keys: Sequence[bytes]) -> None:
         """Drop the blocks; not timed."""
+
+
+@runtime_checkable
+class Behind(Protocol):
+    """A store whose puts return before the blocks can be got."""
+
+    def settle(self) -> None:
+        """Wait until they can be; called after the last put of a round, within the time that counts for the puts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +79,8 @@ class Work:
         for key, block in zip(keys, source, strict=True):
             content.fill(key, block)
         out[:] = 0
-        put_s = _timed(self._store.put, keys, source, round_.batch)
+        settle = self._store.settle if isinstance(self._store, Behind) else None
+        put_s = _timed(self._store.put, keys, source, round_.batch, settle)
         get_s = _timed(self._store.get, keys, out, round_.batch)
         wrong = sum(not content.verify(key, block) for key, block in zip(keys, out, strict=True))
         self._store.forget(keys)
@@ -104,8 +113,16 @@ def serve(make: Callable[[], Store]) -> None:
             print(json.dumps(answer), file=answers, flush=True)
 
 
-def _timed(verb: Callable[[Sequence[bytes], Bytes], None], keys: Sequence[bytes], blocks: Bytes, batch: int) -> float:
+def _timed(
+    verb: Callable[[Sequence[bytes], Bytes], None],
+    keys: Sequence[bytes],
+    blocks: Bytes,
+    batch: int,
+    settle: Callable[[], None] | None = None,
+) -> float:
     began = time.perf_counter()
     for first in range(0, len(keys), batch):
         verb(keys[first : first + batch], blocks[first : first + batch])
+    if settle is not None:
+        settle()
     return time.perf_counter() - began

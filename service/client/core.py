@@ -49,6 +49,19 @@ def one_call(keys: Keys, limit: int) -> Keys:
     return keys
 
 
+def check_follows(keys: Keys, parent: bytes | None) -> None:
+    """Each key once, after a parent that is none of them. Raises InvalidArgumentError."""
+    distinct = set(keys)
+    if len(distinct) < len(keys):
+        raise InvalidArgumentError("keys", f"{len(keys) - len(distinct)} occur twice; a chain has each key once")
+    if parent is None:
+        return
+    if len(parent) != keys.width:
+        raise InvalidArgumentError("parent", f"has {len(parent)} bytes; keys here have {keys.width}")
+    if parent in distinct:
+        raise InvalidArgumentError("parent", "is one of the keys; a chain has no cycle")
+
+
 def batches(keys: Keys, limit: int) -> Iterator[tuple[slice, Keys]]:
     """The keys in calls of at most `limit`. No key is one call, so that the daemon says what it thinks of that."""
     for start in range(0, max(len(keys), 1), limit):

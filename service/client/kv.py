@@ -10,9 +10,12 @@ import numpy as np
 from hybridkv.paging.replies import ResizeReply
 from hybridkv.paging.windows import Window
 from hybridkv.service.client.block_table import BlockTable
-from hybridkv.service.client.core import Budget, Found, batches, prefix_of, tier_of
+from hybridkv.service.client.core import Budget, Found, batches, check_follows, prefix_of, tier_of
 from hybridkv.service.client.link import Attachment, EpochChanged, Link
 from hybridkv.service.client.opening import SequenceOpening, opened
+from hybridkv.service.client.outputs import flat_source
+from hybridkv.service.client.publishing import PutCounts
+from hybridkv.service.client.putting import Puts
 from hybridkv.service.client.sequence import Sequence
 from hybridkv.service.client.sequence_tokens import SequenceTokens
 from hybridkv.service.client.tlb import ENTRIES_COUNT
@@ -42,6 +45,7 @@ class KV(Verbs):
         """Made by `connect` and `open`."""
         super().__init__(space, link, None)
         self._on_close = on_close
+        self._puts = Puts(link, space.layout.block_bytes)
         self._request_ids = itertools.count(1)
 
     # -------------------------------------------------------------------------------------------------- who and where
@@ -118,6 +122,26 @@ class KV(Verbs):
             return Found(prefix_of(states), states, np.concatenate([reply.tiers for reply in replies]))
 
         return self._link.run(call)
+
+    def put(self, keys: KeysLike, blocks: Any, parent: bytes | None = None) -> None:
+        """Store blocks in the CPU tier, soon: `blocks` is the caller's own again when this returns.
+
+        `keys` are distinct and a chain that goes on from `parent` (None at its head), any number of them. `blocks`: a
+        contiguous NumPy array or host tensor with a row of block_bytes bytes per key. A block is found once it is
+        published, which `flush` waits for; until then it is a MISS here, too. The first block of a key stays.
+        What cannot be stored is counted, not raised: see `flush`. Waits while too much is not yet published; raises
+        DeadlineExceededError when that is still so at the handle's deadline, and InvalidArgumentError.
+        """
+        wanted = self._keys(keys)
+        check_follows(wanted, parent)
+        if len(wanted):
+            flat = flat_source(blocks, len(wanted), self._block_bytes, "blocks")
+            self._puts.put(wanted, flat.reshape(len(wanted), self._block_bytes), parent)
+
+    def flush(self, timeout_s: float = 5.0) -> PutCounts:
+        """Wait until all that was `put` before is published, or `timeout_s` is over; what became of the blocks that no
+        flush reported before. Raises nothing for blocks that are lost: they are counted."""
+        return self._puts.flush(timeout_s)
 
     def request(
         self,
@@ -207,7 +231,10 @@ class KV(Verbs):
         return self._link.run(lambda attachment, budget: attachment.transport.stats(timeout_s=budget.left_s()))
 
     def close(self) -> None:
-        """Detach: everything this handle holds ends at once, so nobody may still write to a slot. May be repeated."""
+        """Detach: everything this handle holds ends at once, so nobody may still write to a slot. May be repeated.
+
+        What was `put` is published first, as far as the handle's deadline allows."""
+        self._puts.close(self._link.timeout_s)
         self._link.close()
         if self._on_close is not None:
             on_close, self._on_close = self._on_close, None

@@ -11,7 +11,7 @@ from hybridkv.version import __version__
 if TYPE_CHECKING:
     from hybridkv.paging.states import PageState, PublishOutcome
     from hybridkv.paging.windows import Window
-    from hybridkv.service.client import KV, Found, Lease, Request, Reservation, connect, open
+    from hybridkv.service.client import KV, Found, Lease, PutCounts, Request, Reservation, connect, open
     from hybridkv.service.client.aio import AsyncKV, AsyncLease, AsyncRequest, AsyncReservation, connect_async
     from hybridkv.service.client.block_table import BlockTable
     from hybridkv.service.client.sequence import Sequence
@@ -61,6 +61,7 @@ __all__ = [
     "Outcome",
     "PageState",
     "PublishOutcome",
+    "PutCounts",
     "Request",
     "Reservation",
     "ReserveOutcome",
@@ -80,7 +81,7 @@ __all__ = [
 _HOMES = {
     "hybridkv.paging.states": ("PageState", "PublishOutcome"),
     "hybridkv.paging.windows": ("Window",),
-    "hybridkv.service.client": ("KV", "Found", "Lease", "Request", "Reservation", "connect", "open"),
+    "hybridkv.service.client": ("KV", "Found", "Lease", "PutCounts", "Request", "Reservation", "connect", "open"),
     "hybridkv.service.client.aio": ("AsyncKV", "AsyncLease", "AsyncRequest", "AsyncReservation", "connect_async"),
     "hybridkv.service.client.block_table": ("BlockTable",),
     "hybridkv.service.client.sequence": ("Sequence",),

@@ -1,5 +1,6 @@
 """`hybridkv bench`: what it prints and writes, its exit codes, and a tiny run of its migration suite."""
 
+import importlib
 import json
 import sys
 from collections.abc import Sequence
@@ -153,3 +154,9 @@ def test_a_rig_is_quiet(tmp_path: Path) -> None:
     assert config.cpu.high_watermark == config.gpu.high_watermark == 1.0
     assert config.migration.promote_at_accesses == 0
     assert config.migration.batch_bytes == 64 * KIB
+
+
+def test_every_benchmark_has_its_module() -> None:
+    assert {"rpc", "data", "directory", "compare", "migration", "paging", "serving"} <= bench.NAMES.keys()
+    for name, module in bench.NAMES.items():
+        assert importlib.import_module(module).BENCH.name == name

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridkv.benchmarks import data_bench, data_plane, rpc_bench, rpc_calls
+from hybridkv.benchmarks import crowd, data_bench, data_plane, rpc_bench, rpc_calls
 from hybridkv.benchmarks.bench import Bench, Setting
 from hybridkv.benchmarks.lane_rig import KIB, MIB
 from hybridkv.benchmarks.report import Row
@@ -49,6 +49,13 @@ def test_writes(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_block(setting: Setting) -> None:
     _figures(data_plane.one_block(setting, 64 * KIB))
+
+
+def test_many_workers_at_once(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crowd, "MANY", 3)
+    rows = [*crowd.reads(setting, 8, 4, 0.01), *crowd.small_calls(setting, 0.01)]
+    _figures(rows)
+    assert [row.target for row in rows] == [0.8, 4.0, 4.0]
 
 
 @pytest.mark.parametrize("bench", [rpc_bench.BENCH, data_bench.BENCH])
