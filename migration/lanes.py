@@ -118,7 +118,7 @@ class LaneWorker:
 
     @property
     def queued(self) -> int:
-        return sum(len(queue) for queue in self._queues.values())
+        return sum(map(len, self._queues.values()))
 
     @property
     def demanded_bytes(self) -> int:
@@ -186,9 +186,9 @@ class LaneWorker:
     def step(self) -> bool:
         """Without a thread: begin a batch and see it landed, here; False when none could begin and nothing ended."""
         with self._wake:
-            if not self._stirred and not self.queued:
-                return False
-            self._stirred = False
+            stirred, self._stirred = self._stirred, False
+        if not self.queued and not (stirred and isinstance(self.mover, DiskWriter)):
+            return False
         try:
             did = self._work()
             while self._in_hand:
