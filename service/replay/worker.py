@@ -55,9 +55,14 @@ class Worker:
         clock: ManualClock,
         space: Namespace,
         name_blocks: Callable[[Request], Keys] = trace_keys,
+        *,
+        in_turn: bool = True,
     ) -> None:
+        """`in_turn` False: the lanes of a real host run side by side, as in a daemon. Which of two transfers ends first is
+        up to the threads then, and with it, now and then, by which way a block goes."""
         attached = host.attach(space, in_process=True)
-        host.migrator.go_in_turn()
+        if in_turn:
+            host.migrator.go_in_turn()
         self.host = host
         self.session = attached.session
         self.new_blocks = 0
