@@ -11,7 +11,7 @@ from itertools import groupby
 import numpy as np
 
 from hybridkv.migration.history import MoveHistory
-from hybridkv.migration.planner import Move, draining, plan, promotions
+from hybridkv.migration.planner import Move, draining, due, plan, promotions
 from hybridkv.migration.reclaim import Reclaim
 from hybridkv.migration.view import PoolView, Thresholds
 from hybridkv.tiers.decay import decayed
@@ -69,16 +69,26 @@ class Background:
         if thresholds is None:
             return 0
         with self._directory.lock:
-            view = self.view(book, now)
+            rows = self._coldest(book)
+            staying_bytes = book.used_bytes - self._leaving_bytes(book)
+            staying = staying_bytes / book.capacity_bytes if book.capacity_bytes else 0.0
+            before, last_access = self._draining[book.index], self._directory.blocks.last_access[rows]
+            if not due(staying, last_access, thresholds, now, before):
+                self._draining[book.index] = False
+                return 0
+            view = self.view(book, now, rows)
         moves = plan(view, thresholds, now)
         self._draining[book.index] = draining(view, thresholds, self._draining[book.index])
         return self._carry_out(book.index, moves)
+
+    def _coldest(self, book: Book) -> Rows:
+        return _head(self._directory.choice.scan(book.index), VIEW_ROWS)
 
     def view(self, book: Book, now: float, rows: Rows | None = None, *, upwards: bool = False) -> PoolView:
         """The pool's figures over `rows` (None: its coldest). `upwards`: a held block may still be copied up."""
         directory, choice = self._directory, self._directory.choice
         blocks = directory.blocks
-        rows = _head(choice.scan(book.index), VIEW_ROWS) if rows is None else rows
+        rows = self._coldest(book) if rows is None else rows
         return PoolView(
             pool=book.id,
             capacity_bytes=book.capacity_bytes,

@@ -56,6 +56,9 @@ class Carver:
 
     def idle(self) -> None:
         """Wait until the jobs queued so far are done; memory that is not due yet stays."""
+        if not self._thread.is_alive():
+            self.work()
+            return
         done = threading.Event()
         self._jobs.put(done.set)
         done.wait(_IDLE_WITHIN_S)
@@ -63,9 +66,29 @@ class Carver:
     def close(self) -> bool:
         """Finish what is queued, but for memory that is not due yet: it goes with its pool. False when the thread did not
         end."""
-        self._jobs.put(None)
-        self._thread.join(timeout=30)
+        self.end_thread()
         return not self._thread.is_alive()
+
+    def end_thread(self) -> None:
+        """Finish what is queued; from now on jobs are done by `idle`, on its caller's thread."""
+        if self._thread.is_alive():
+            self._jobs.put(None)
+            self._thread.join(timeout=30)
+
+    def work(self) -> bool:
+        """Without a thread: do what is queued; False when there was nothing."""
+        did = False
+        while (job := self._next()) is not None:
+            self._do(job)
+            did = True
+        self._do(self._return_due)
+        return did
+
+    def _next(self) -> Callable[[], None] | None:
+        try:
+            return self._jobs.get_nowait()
+        except queue.Empty:
+            return None
 
     def _run(self) -> None:
         """Commits and returns memory, which takes milliseconds and must not hold the lock or a caller."""

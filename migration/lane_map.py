@@ -21,7 +21,7 @@ from hybridkv.migration.throttle import TokenBucket
 from hybridkv.tiers.device.base import Direction
 from hybridkv.tiers.directory.moves import Transfer
 from hybridkv.tiers.replacement import Rows
-from hybridkv.tiers.states import Priority
+from hybridkv.tiers.states import Priority, Tier
 
 _DEMAND = Priority.DEMAND
 
@@ -57,7 +57,9 @@ class LaneMap:
         self._moves = moves
         self._disk_watch = disk_watch
         self._disk_size = disk_size
-        self._ended = ended
+        self._tell_ended = ended
+        self._landed: list[Transfer] = []
+        self._in_turn = False
         now = self._directory.state.clock.now()
         piece = _piece_bytes(batch_bytes, background_bytes_per_s)
         self._rules = LaneRules(batch_bytes, batch_bytes, inflight)
@@ -74,48 +76,34 @@ class LaneMap:
 
     def _open_lanes(self) -> None:
         memory, cpu = self._memory, self._memory.cpu_index
-        rules, paced, throttle = self._rules, self._paced, self._throttle
         gate = threading.Lock()
 
         def open_lane(name: str, leg: Leg, make: Callable[[str], Mover], *, on_host: bool) -> None:
             speed = LaneSpeed()
-            workers = [
-                LaneWorker(
+            urgent, background = (
+                self._worker(
                     f"{name}.{kind}",
                     leg,
-                    make(f"{name}.{kind}"),
-                    self._directory,
-                    self._moves,
-                    paced if on_host else rules,
-                    urgent=urgent,
-                    hand_over=self.route,
-                    ended=self._ended,
-                    throttle=throttle if on_host else None,
-                    gate=gate if on_host and not urgent else None,
+                    make,
+                    self._paced if on_host else self._rules,
+                    urgent=kind == "demand",
+                    throttle=self._throttle if on_host else None,
+                    gate=gate if on_host and kind == "background" else None,
                     speed=speed,
                 )
-                for kind, urgent in (("demand", True), ("background", False))
-            ]
-            self._lanes[leg.source, leg.target] = (workers[0], workers[1])
+                for kind in ("demand", "background")
+            )
+            self._lanes[leg.source, leg.target] = (urgent, background)
 
-        for index, pool in memory.device_pools.items():
-            on_host, gpu = pool.device.kind == "host", f"gpu{index}"
-            open_lane(
-                f"{gpu}-cpu",
-                Leg(index, cpu),
-                lambda name, pool=pool: DeviceMover(memory, pool, Direction.TO_HOST, name),  # type: ignore[misc]
-                on_host=on_host,
-            )
-            open_lane(
-                f"cpu-{gpu}",
-                Leg(cpu, index),
-                lambda name, pool=pool: DeviceMover(memory, pool, Direction.TO_DEVICE, name),  # type: ignore[misc]
-                on_host=on_host,
-            )
+        kinds = memory.kinds()
+        for index in self._directory.state.pools_in(Tier.GPU):
+            on_host, gpu = kinds[index] == "host", f"gpu{index}"
+            open_lane(f"{gpu}-cpu", Leg(index, cpu), self._device_mover(index, Direction.TO_HOST), on_host=on_host)
+            open_lane(f"cpu-{gpu}", Leg(cpu, index), self._device_mover(index, Direction.TO_DEVICE), on_host=on_host)
             open_lane(
                 f"{gpu}-{gpu}",
                 Leg(index, index),
-                lambda name, pool=pool: DeviceRelocator(pool, name),  # type: ignore[misc]
+                lambda name, index=index: DeviceRelocator(memory.device_pools[index], name),  # type: ignore[misc]
                 on_host=on_host,
             )
         open_lane("cpu-cpu", Leg(cpu, cpu), lambda _name: CpuRelocator(memory), on_host=True)
@@ -123,22 +111,87 @@ class LaneMap:
             disk = self._directory.books[-1].index
             open_lane("disk-cpu", Leg(disk, cpu), lambda _name: DiskReader(memory, self._disk_watch), on_host=False)
             # The last to be opened is the last to be closed: by then all that is to be deleted is known.
-            self._open_writer(cpu, disk, rules)
+            self._open_writer(cpu, disk)
 
-    def _open_writer(self, cpu: int, disk: int, rules: LaneRules) -> None:
+    def _device_mover(self, index: int, direction: Direction) -> Callable[[str], Mover]:
+        return lambda name: DeviceMover(self._memory, self._memory.device_pools[index], direction, name)
+
+    def _open_writer(self, cpu: int, disk: int) -> None:
         """The store takes one writer: urgent and background writes share a worker, urgent ones go first."""
-        writer = LaneWorker(
+        writer = self._worker(
             "cpu-disk",
             Leg(cpu, disk),
-            DiskWriter(self._memory, self._disk_watch, self._disk_size),
+            lambda _name: DiskWriter(self._memory, self._disk_watch, self._disk_size),
+            self._rules,
+            urgent=True,
+        )
+        self._lanes[cpu, disk] = (writer, writer)
+
+    def _worker(
+        self,
+        name: str,
+        leg: Leg,
+        make: Callable[[str], Mover],
+        rules: LaneRules,
+        *,
+        urgent: bool,
+        throttle: TokenBucket | None = None,
+        gate: "threading.Lock | None" = None,
+        speed: LaneSpeed | None = None,
+    ) -> LaneWorker:
+        return LaneWorker(
+            name,
+            leg,
+            self._mover(make, name),
             self._directory,
             self._moves,
             rules,
-            urgent=True,
+            urgent=urgent,
             hand_over=self.route,
             ended=self._ended,
+            throttle=throttle,
+            gate=gate,
+            speed=speed,
+            threaded=not self._in_turn,
         )
-        self._lanes[cpu, disk] = (writer, writer)
+
+    def _mover(self, make: Callable[[str], Mover], name: str) -> Mover:
+        return make(name)
+
+    # ------------------------------------------------------------------------------------------------ in turn
+
+    def go_in_turn(self) -> None:
+        """The workers, at rest now, have no threads from now on; `carry` does what they would."""
+        for worker in self.workers:
+            worker.end_thread()
+        self._in_turn = True
+
+    def carry(self) -> bool:
+        """In turn: land what is queued in the fastest lanes that have something, and tell of it; False when nothing ended.
+
+        What stays in memory goes before what is read from disk or written there, as it mostly would in lanes that take
+        time; within these, lanes have a fixed order, urgent ones first, and each carries all it has. Not under the lock.
+        """
+        if not self._in_turn:
+            return False
+        workers = sorted(self.workers, key=lambda worker: not worker.urgent)
+        disk = len(self._directory.books) - 1 if self._memory.store is not None else None
+        for some in ([w for w in workers if disk not in (w.leg.source, w.leg.target)], workers):
+            while any([worker.step() for worker in some]):
+                pass
+            if self._landed:
+                landed, self._landed = self._landed, []
+                self._tell_ended(landed)
+                return True
+        return False
+
+    def _ended(self, transfers: Sequence[Transfer]) -> None:
+        if self._in_turn:
+            self._landed += transfers
+        else:
+            self._tell_ended(transfers)
+
+    # ------------------------------------------------------------------------------------------------ ways
 
     @property
     def workers(self) -> list[LaneWorker]:
@@ -204,7 +257,7 @@ class LaneMap:
                 "queued": worker.queued,
                 "bytes_in_flight": worker.bytes_in_flight,
                 "errors": worker.errors,
-                "alive": worker.thread.is_alive(),
+                "alive": worker.alive,
                 "bytes_per_s": worker.speed.bytes_per_s(now) or 0.0,
             }
             for worker in self.workers

@@ -75,10 +75,11 @@ class LaneWorker:
         throttle: TokenBucket | None = None,
         gate: "threading.Lock | None" = None,
         speed: LaneSpeed | None = None,
+        threaded: bool = True,
     ) -> None:
         """`hand_over` takes a transfer whose first leg is done; `ended` hears, without the lock, of those that ended.
         `throttle` and `gate` are shared by background workers: under a cap, their batches move one at a time. `speed`:
-        that of the lane, where workers share one."""
+        that of the lane, where workers share one. `threaded` False: there is no thread, it works when it is told to `step`."""
         self.name = name
         self.speed = speed or LaneSpeed()
         self.leg = leg
@@ -103,15 +104,22 @@ class LaneWorker:
         self._resting = False
         self._pausing = False
         self._closing = False
+        self._threaded = threaded
         self.thread = threading.Thread(target=self._run, name=f"hybridkv-{name}", daemon=True)
-        self.thread.start()
+        if threaded:
+            self.thread.start()
 
     def __repr__(self) -> str:
         return f"LaneWorker({self.name}, {self.queued} queued, {self.bytes_in_flight} bytes in flight)"
 
     @property
+    def alive(self) -> bool:
+        """It does what it is given, by its thread or when told to."""
+        return self.thread.is_alive() or not self._threaded
+
+    @property
     def queued(self) -> int:
-        return sum(len(queue) for queue in self._queues.values())
+        return sum(map(len, self._queues.values()))
 
     @property
     def demanded_bytes(self) -> int:
@@ -123,6 +131,8 @@ class LaneWorker:
     def idle(self) -> bool:
         """Nothing in hand, and nothing new to look at: what is queued cannot begin now."""
         with self._wake:
+            if not self._threaded:
+                return not self._in_hand
             return (self._resting and not self._stirred) or (self._pausing and not self.queued)
 
     @property
@@ -157,11 +167,37 @@ class LaneWorker:
 
     def close(self) -> None:
         """Finish what is in hand, give up the rest."""
+        self._end_thread()
+        self.mover.close()
+
+    def _end_thread(self) -> None:
         with self._wake:
             self._closing = True
             self._wake.notify()
-        self.thread.join(timeout=30)
-        self.mover.close()
+        if self.thread.is_alive():
+            self.thread.join(timeout=30)
+
+    # ------------------------------------------------------------------------------------------------ in turn
+
+    def end_thread(self) -> None:
+        """From now on the worker has no thread: it works when it is told to `step`."""
+        self._end_thread()
+        self._threaded = self._closing = False
+
+    def step(self) -> bool:
+        """Without a thread: begin a batch and see it landed, here; False when none could begin and nothing ended."""
+        with self._wake:
+            stirred, self._stirred = self._stirred, False
+        if not self.queued and not (stirred and isinstance(self.mover, DiskWriter)):
+            return False
+        try:
+            did = self._work()
+            while self._in_hand:
+                self._land(self._in_hand.popleft())
+        except Exception as error:
+            self._note_failure(error)
+            return False
+        return did
 
     # ------------------------------------------------------------------------------------------------ loop
 
@@ -259,7 +295,7 @@ class LaneWorker:
     def _pace(self) -> None:
         """Background copies on host memory keep to the cap: wait for what was copied beyond it, before the next batch
         begins, so that what somebody asks for meanwhile is still queued and can go another way."""
-        if self.pacing is None or not self.queued:
+        if self.pacing is None or not self.queued or not self._threaded:
             return
         with self._directory.lock:
             delay_s = self.pacing.take(0, self._directory.state.clock.now())

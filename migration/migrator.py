@@ -295,6 +295,13 @@ class Migrator:
         """Write to disk what is in no other durable place: (blocks written, blocks that stay volatile)."""
         return Drain(self.directory, self.reclaim, self.send).run(timeout_s)
 
+    def go_in_turn(self) -> None:
+        """For a clock that is set by hand, on which all that transfers do happens at one moment: carver and lanes have no
+        threads from now on, and `quiesce` does what they would, in one order. Bytes move as ever. At rest, before use."""
+        self.quiesce()
+        self.carver.end_thread()
+        self.lanes.go_in_turn()
+
     def quiesce(self, timeout_s: float = 10.0) -> bool:
         """Wait until nothing is in flight: no transfer, no call that waits, no memory being committed or returned, and
         every lane has looked at what it has. False when `timeout_s` passed."""
@@ -305,6 +312,9 @@ class Migrator:
             calm = 0
             while not deadline.is_set():
                 self.carver.idle()
+                if self.lanes.carry():
+                    calm = 0
+                    continue
                 calm = calm + 1 if self._at_rest() else 0
                 if calm == _CALM_LOOKS:
                     return True

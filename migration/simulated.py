@@ -5,9 +5,7 @@ here are only the stand-ins for what takes time. Nothing happens on another thre
 what was decided. Pressure of the host's memory is no part of it.
 """
 
-import queue
-from collections.abc import Callable, Iterable
-from itertools import groupby
+from collections.abc import Callable
 from pathlib import Path
 
 from hybridkv.migration.carver import Carver
@@ -15,18 +13,16 @@ from hybridkv.migration.estimate import LaneLoad
 from hybridkv.migration.lane_map import LaneMap
 from hybridkv.migration.memory import Memory, MemorySpec
 from hybridkv.migration.migrator import MigrationSpec, Migrator
+from hybridkv.migration.movers import Cargo, Carried, Landing, Mover
 from hybridkv.migration.pressure import MemoryReading
 from hybridkv.tiers.clock import Clock
 from hybridkv.tiers.directory.books import DiskBook, MappedBook
-from hybridkv.tiers.directory.moves import Stage, Transfer
 from hybridkv.tiers.disk import DiskStore
 from hybridkv.tiers.extents import ExtentTable
 from hybridkv.tiers.gpu import allocation_extents
 from hybridkv.tiers.pools import PoolId, extent_bytes_for
 from hybridkv.tiers.replacement import Policy, PoolFacts
 from hybridkv.tiers.states import Tier
-
-_RUNNING = Stage.RUNNING
 
 
 class SimulatedMemory(Memory):
@@ -87,47 +83,32 @@ class SimulatedCarver(Carver):
         """No thread."""
         self.return_after_s = 0.0
 
-    def work(self) -> bool:
-        """Do what is queued; False when there was nothing."""
-        did = False
-        while (job := self._next()) is not None:
-            self._do(job)
-            did = True
-        return did
 
-    def _next(self) -> Callable[[], None] | None:
-        try:
-            return self._jobs.get_nowait()
-        except queue.Empty:
-            return None
+class InstantMover:
+    """Carries nothing: the bytes are there as soon as the batch is begun."""
 
-    def idle(self) -> None:
-        self.work()
+    def start(self, batch: Cargo) -> Landing:
+        batch.outcomes[:] = Carried.MOVED
+        return _landed
 
-    def close(self) -> bool:
-        return True
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def _landed() -> None:
+    """There is nothing to wait for."""
 
 
 class SimulatedLanes(LaneMap):
-    """Carries what is queued at once, in no time, when asked to. What stays in memory goes before what is read from disk or
-    written there, as it would in lanes that take time; what somebody waits for goes first."""
+    """The real lanes' queues, batches, lane slots and commits, in turn; their movers move nothing, in no time."""
 
     def _open_lanes(self) -> None:
-        self._queued: list[Transfer] = []
+        self._in_turn = True
+        super()._open_lanes()
 
-    def send(self, transfers: Iterable[Transfer]) -> None:
-        decided = list(transfers)
-        self._moves.history.decided(decided)
-        self._queued += decided
-
-    def route(self, transfer: Transfer) -> None:
-        self._queued.append(transfer)
-
-    def withdraw(self, transfer: Transfer) -> bool:
-        if transfer not in self._queued:
-            return False
-        self._queued.remove(transfer)
-        return True
+    def _mover(self, make: Callable[[str], Mover], name: str) -> Mover:
+        del make, name
+        return InstantMover()
 
     def way(self, source: int, target: int) -> list[LaneLoad]:
         """Nothing is known of lanes that take no time, so no load is too slow."""
@@ -135,33 +116,9 @@ class SimulatedLanes(LaneMap):
         return []
 
     def carry(self) -> bool:
-        """Carry what is queued in the fastest lanes that have something; False when none has. Not under the lock."""
-        directory = self._directory
-        with directory.lock:
-            ended = self._take()
-            cancelled = directory.moves.start_all(ended)
-            running = [transfer for transfer in ended if transfer.stage is _RUNNING] if cancelled else ended
-            for _, group in groupby(running, self._way):
-                batch = list(group)
-                directory.moves.commit(batch, [transfer.target_slot for transfer in batch])
-            self._moves.all_ended(ended)
-            self._forget_deleted()
-        if ended:
-            self._ended(ended)
-        return bool(ended)
-
-    def _take(self) -> list[Transfer]:
-        disk = len(self._directory.books) - 1 if self._memory.store is not None else None
-        meets_disk = [disk in (transfer.source, transfer.target) for transfer in self._queued]
-        fastest = min(meets_disk, default=False)
-        taken = [transfer for transfer, slow in zip(self._queued, meets_disk, strict=True) if slow is fastest]
-        self._queued = [
-            transfer for transfer, slow in zip(self._queued, meets_disk, strict=True) if slow is not fastest
-        ]
-        return sorted(taken, key=lambda transfer: transfer.priority)
-
-    def _way(self, transfer: Transfer) -> tuple[int, int, int]:
-        return transfer.source, transfer.target, int(self._directory.blocks.namespace[transfer.row])
+        carried = super().carry()
+        self._forget_deleted()
+        return carried
 
     def _forget_deleted(self) -> None:
         """What the disk writer would delete from the store."""

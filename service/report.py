@@ -155,7 +155,7 @@ def health(host: "HostBase") -> dict[str, tuple[bool, str]]:
 
 def _lane_trouble(worker: LaneWorker) -> str:
     """What is wrong with a lane, or ''."""
-    if not worker.thread.is_alive():
+    if not worker.alive:
         return f"{worker.name} is dead"
     if worker.failures_in_a_row >= FAILING_AFTER:
         return f"{worker.name} failed {worker.failures_in_a_row} times in a row, last: {worker.last_failure}"

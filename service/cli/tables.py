@@ -2,7 +2,9 @@
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -92,11 +94,14 @@ def print_replay(figures: Mapping[str, Any]) -> None:
     runs = figures["runs"]
     table = _table("run", "policy", "capacity in blocks", "hits", "by tier", "tokens", "moves per hit",
                    "disk writes per new block", "of the optimum")  # fmt: skip
+    for column in table.columns:
+        column.overflow = "fold"
+    configs = _shortest([run["config"] for run in runs if run["config"]])
     for run in runs:
         tiers = run["tiers"].values()
-        name = run["config"] or "one tier"
+        name = configs.get(run["config"], "one tier" if run["model"] is None else "three tiers")
         table.add_row(
-            name if run["model"] is None else f"{run['config'] or 'three tiers'}, {run['model']}",
+            name if run["model"] is None else f"{name}, {run['model']}",
             run["policy"],
             " / ".join(f"{tier['capacity_blocks']:,}" for tier in tiers),
             f"{run['block_hit_rate']:.2%}",
@@ -105,10 +110,16 @@ def print_replay(figures: Mapping[str, Any]) -> None:
         )
     block_tokens = figures["block_tokens"] or "an unknown number of"
     output().print(f"{figures['trace']}: {figures['requests']:,} requests, {runs[0]['block_accesses']:,} block accesses, "
-                   f"{figures['unique_blocks']:,} distinct blocks of {block_tokens} tokens")  # fmt: skip
+                   f"{figures['unique_blocks']:,} distinct blocks of {block_tokens} tokens", soft_wrap=True)  # fmt: skip
     output().print(table)
     for size in dict.fromkeys(run["block_bytes"] for run in runs if run["block_bytes"]):
         output().print(f"blocks of {size_text(size)} (--block-bytes)")
+
+
+def _shortest(paths: Sequence[str]) -> dict[str, str]:
+    """Path → its file's name, or the whole path where two paths have files of one name."""
+    names = Counter(Path(path).name for path in dict.fromkeys(paths))
+    return {path: Path(path).name if names[Path(path).name] == 1 else path for path in paths}
 
 
 def _decimal(value: float | None, form: str) -> str:

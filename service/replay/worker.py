@@ -8,7 +8,7 @@ replay tells what a daemon would have served. For each request, at its time:
 3. what nobody has is reserved there and sealed, as far as there is room;
 4. the lease is released, the request ends.
 
-After each of these the lanes are drained. A chain longer than one call takes goes in several.
+After each of these the lanes are drained, in turn, so that what comes of it does not depend on threads. A chain longer than one call takes goes in several.
 """
 
 from collections import Counter
@@ -55,8 +55,14 @@ class Worker:
         clock: ManualClock,
         space: Namespace,
         name_blocks: Callable[[Request], Keys] = trace_keys,
+        *,
+        in_turn: bool = True,
     ) -> None:
+        """`in_turn` False: the lanes of a real host run side by side, as in a daemon. Which of two transfers ends first is
+        up to the threads then, and with it, now and then, by which way a block goes."""
         attached = host.attach(space, in_process=True)
+        if in_turn:
+            host.migrator.go_in_turn()
         self.host = host
         self.session = attached.session
         self.new_blocks = 0

@@ -134,6 +134,24 @@ def test_tables_for_people(config: Path) -> None:
     assert result.stderr == "", "no bar where there is no terminal"
 
 
+def test_long_paths_cut_nothing(tmp_path: Path) -> None:
+    folders = [tmp_path / (letter * 60) / "deep" for letter in "xy"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "same.toml").write_text(CONFIG)
+        (folder / f"{folder.parent.name[0]}.toml").write_text(CONFIG)
+    trace = folders[0] / "trace.jsonl"
+    trace.write_bytes(TAU.read_bytes())
+    files = [folders[0] / "x.toml", folders[0] / "same.toml", folders[1] / "same.toml"]
+    result = runner.invoke(app, ["replay", str(trace), "--limit", "3", *(f"--config={path}" for path in files)])
+    assert result.exit_code == 0
+    title, *rows = result.stdout.splitlines()
+    assert title.startswith(f"{trace}: 3 requests") and title.endswith("16 tokens")
+    assert any(row.split()[:1] == ["x.toml"] for row in rows), "a name that is the only one stands alone"
+    first_column = "".join(row[1:].split(" ")[0] for row in rows)
+    assert str(files[1]) in first_column and str(files[2]) in first_column, "others are folded, not cut"
+
+
 def test_the_picture_is_a_png(tmp_path: Path) -> None:
     picture = tmp_path / "compared.png"
     replayed(TAU, "--limit", 20, "--policy", "lru", "--policy", "fifo", "--capacity-blocks", 200, "--plot", picture)
