@@ -5,6 +5,7 @@ lanes, and given up when the window has moved on.
 """
 
 from dataclasses import dataclass, field
+from itertools import chain, islice
 
 import numpy as np
 
@@ -61,12 +62,17 @@ class Ahead:
         course.accesses.note([min(position // page_tokens, max(0, pages - 1))])
         if course.window is not None:
             seen = reach(course.window, position, sequence.tokens, page_tokens)
-            needed = (*seen.window, *seen.sinks, *seen.ahead)
+            needed = tuple(islice(chain(seen.window, seen.sinks, seen.ahead), self._most_pages(sequence)))
         else:
             needed = course.accesses.next_pages(pages, _PAGES_UNDER_WAY)
         if course.window is not None or sequence.kept:
             self._keep(sequence, needed if course.window is not None else (), keep_limit)
         return self._fetch(sequence, course, needed)
+
+    def _most_pages(self, sequence: Sequence) -> int:
+        """Of a window, whatever its size: what its pool holds, and a little to fetch when some of that is there."""
+        slots = self._directory.books[sequence.pool].capacity_slots(sequence.block_bytes)
+        return slots // sequence.page_blocks + _PAGES_UNDER_WAY
 
     def _keep(self, sequence: Sequence, pages: tuple[int, ...], limit: int) -> None:
         """Blocks of these pages, the first `limit`, are not evicted; those kept before are let go."""
