@@ -5,6 +5,7 @@ lanes, and given up when the window has moved on.
 """
 
 from dataclasses import dataclass, field
+from itertools import chain, islice
 
 import numpy as np
 
@@ -70,7 +71,7 @@ class Ahead:
         seen = None
         if course.window is not None:
             seen = reach(course.window, position, sequence.tokens, page_tokens)
-            needed = (*seen.window, *seen.sinks, *seen.ahead)
+            needed = tuple(islice(chain(seen.window, seen.sinks, seen.ahead), self._most_pages(sequence)))
         else:
             needed = course.accesses.next_pages(pages, _PAGES_UNDER_WAY)
         if course.window is not None or sequence.kept:
@@ -78,6 +79,11 @@ class Ahead:
         if seen is not None:
             self._behind.make_room(sequence, seen.behind, (len(seen.ahead) + 1) * size)
         return self._fetch(sequence, course, needed)
+
+    def _most_pages(self, sequence: Sequence) -> int:
+        """Of a window, whatever its size: what its pool holds, and a little to fetch when some of that is there."""
+        slots = self._directory.books[sequence.pool].capacity_slots(sequence.block_bytes)
+        return slots // sequence.page_blocks + _PAGES_UNDER_WAY
 
     def _keep(self, sequence: Sequence, pages: tuple[int, ...], limit: int) -> None:
         """Blocks of these pages, the first `limit`, are not evicted; those kept before are let go."""

@@ -40,7 +40,7 @@ class Stack:
 
 
 PIECE_BYTES = 64 << 20
-"""What is copied between two looks at the headers: a small part of the time that closed memory stays (`migration/carver.py`)."""
+"""What is copied between two looks at the headers: takes far less time than closed memory stays (`migration/carver.py`)."""
 
 
 class Mapped(Protocol):

@@ -31,7 +31,6 @@ from hybridkv.service.sequence_codec import (
     window_from_wire,
 )
 from hybridkv.service.servicers.waiting import settled
-from hybridkv.tiers.errors import InvalidArgumentError
 
 
 class SequencesServicer(pb_grpc.SequencesServicer):

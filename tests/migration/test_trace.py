@@ -55,6 +55,7 @@ def test_the_last_request_of_a_session_is_known(tmp_path: Path) -> None:
     [
         ("{", "line 2 is no JSON"),
         ("", "line 2 is no JSON"),
+        ("[" * 100_000, "line 2 is no JSON"),
         ("[1]", "line 2 is no JSON object but list"),
         ({**GOOD, "hash_ids": []}, "line 2 has no blocks"),
         ({**GOOD, "hash_ids": [1, 1]}, "line 2 names a block twice"),
