@@ -27,6 +27,10 @@ from hybridkv.tiers.states import BlockState, Outcome, Priority, Reason, Tier
 _TRIES = 2
 """Transfers one acquire begins for a block at most: after a bad copy another may serve, a failing tier is a MISS."""
 
+# Plain numbers: looking an enum member up costs as much as the operation it is for.
+_HIT, _PENDING, _MISS = int(Outcome.HIT), int(Outcome.PENDING), int(Outcome.MISS)
+_SEALED = int(BlockState.SEALED)
+
 
 @dataclass(frozen=True, slots=True)
 class AcquireReply:
@@ -111,13 +115,13 @@ class Acquires:
         lease = directory.leases.open(session, rows, views=views, request=request, life_s=life_s)
         directory.accesses.hinted(session, lease, hints)
         directory.accesses.hinting.asked(hints, len(rows), int(np.count_nonzero(rows != NO_ROW)))
-        states = np.where(rows == NO_ROW, Outcome.MISS, Outcome.PENDING).astype(np.uint8)
+        states = np.where(rows == NO_ROW, _MISS, _PENDING).astype(np.uint8)
         acquire = _Acquire(lease, states, pools, target)
         acquire.ticket = Ticket(lambda: self._reply_acquire(acquire), lambda: self._abandon_acquire(acquire))
         self._hold_what_is_there(acquire, np.flatnonzero(rows != NO_ROW))
         if recompute_s is not None:
             self._decline(acquire, recompute_s)
-        self._wait_for(acquire, np.flatnonzero(states == Outcome.PENDING))
+        self._wait_for(acquire, np.flatnonzero(states == _PENDING))
         if acquire.pending:
             self._acquires[lease.id] = acquire
             self._advance_acquire(acquire)
@@ -131,7 +135,7 @@ class Acquires:
 
     def _decline(self, acquire: _Acquire, recompute_s: float) -> None:
         """Leave to the caller what it computes sooner than it would land."""
-        pending = np.flatnonzero(acquire.states == Outcome.PENDING)
+        pending = np.flatnonzero(acquire.states == _PENDING)
         if not len(pending):
             return
         kept = self.advice.worth_loading(acquire.lease.rows[pending], acquire.target, recompute_s)
@@ -152,7 +156,7 @@ class Acquires:
         acquire = self._acquires.get(lease.id)
         if acquire is not None:
             return acquire.ticket
-        states = np.where(lease.held, Outcome.HIT, Outcome.MISS).astype(np.uint8)
+        states = np.where(lease.held, _HIT, _MISS).astype(np.uint8)
         settled = _Acquire(lease, states, [], 0)
         settled.ticket = Ticket(lambda: self._reply_acquire(settled), lambda: None)
         settled.ticket.finish()
@@ -180,7 +184,7 @@ class Acquires:
                 return
             here = blocks.slot[pool][acquire.lease.rows[positions]] != NO_SLOT
             self._directory.leases.hold(acquire.lease, positions[here], pool)
-            acquire.states[positions[here]] = Outcome.HIT
+            acquire.states[positions[here]] = _HIT
             positions = positions[~here]
 
     def _wait_for(self, acquire: _Acquire, positions: NDArray[np.int64]) -> None:
@@ -228,7 +232,7 @@ class Acquires:
         blocks, lease = self._directory.blocks, acquire.lease
         positions = np.fromiter(acquire.pending, np.int64, len(acquire.pending))
         rows = lease.rows[positions]
-        gone = positions[blocks.state[rows] != BlockState.SEALED]
+        gone = positions[blocks.state[rows] != _SEALED]
         self._stop_waiting(acquire, gone.tolist(), Outcome.MISS)
         positions = np.fromiter(acquire.pending, np.int64, len(acquire.pending))
         self._hold_what_is_there(acquire, positions)
@@ -288,8 +292,8 @@ class Acquires:
             lease = acquire.lease
             if lease.lapsed:
                 slots = np.zeros(len(acquire.states), SLOT_DTYPE)
-                return AcquireReply(lease.id, np.full(len(acquire.states), Outcome.MISS, np.uint8), slots, 0.0)
-            hits = acquire.states == Outcome.HIT
+                return AcquireReply(lease.id, np.full(len(acquire.states), _MISS, np.uint8), slots, 0.0)
+            hits = acquire.states == _HIT
             if acquire.no_room and not hits.any() and not acquire.pending:
                 self.forget_lease(lease)
                 directory.leases.end(lease)

@@ -8,6 +8,7 @@ import numpy as np
 
 from hybridkv.migration.prefetch import Prefetches
 from hybridkv.tiers.directory import Directory
+from hybridkv.tiers.directory.blocks import NO_SLOT
 from hybridkv.tiers.replacement import NO_ROW, Rows
 
 
@@ -30,6 +31,7 @@ class Chains:
         if rows[-1] == NO_ROW:
             return
         reach = guesses.reach(int(self._directory.blocks.namespace[rows[-1]]))
-        after = np.array(guesses.followers(int(rows[-1]), reach), np.int64)
-        if len(after):
-            guesses.brought(self._prefetches.start_gently(after, target), target)
+        here = self._directory.blocks.slot[target]
+        after = [row for row in guesses.followers(int(rows[-1]), reach) if here[row] == NO_SLOT]
+        if after:
+            guesses.brought(self._prefetches.start_gently(np.array(after, np.int64), target), target)

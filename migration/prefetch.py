@@ -19,6 +19,8 @@ from hybridkv.tiers.states import BlockState, Priority, Reason
 WAITING_BLOCKS = 1 << 16
 """Prefetched blocks that may wait for room at a time; of more the oldest are given up."""
 
+_SEALED = int(BlockState.SEALED)  # a plain number: looking an enum member up costs as much as the comparison
+
 
 class _Wish(NamedTuple):
     """A block that waits for room: where it is to go, and when it is given up."""
@@ -171,7 +173,7 @@ class Prefetches:
     def _to_bring(self, rows: Rows, target: int) -> Rows:
         """Those that are sealed, at rest, and lie below the target only."""
         blocks = self._directory.blocks
-        rows = rows[(blocks.state[rows] == BlockState.SEALED) & (blocks.busy[rows] == 0)]
+        rows = rows[(blocks.state[rows] == _SEALED) & (blocks.busy[rows] == 0)]
         tier = self._directory.books[target].id.tier
         below: Rows = rows[(blocks.slot[target][rows] == NO_SLOT) & (blocks.highest[rows] > tier)]
         return below

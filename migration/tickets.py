@@ -35,7 +35,9 @@ class Ticket(Generic[T]):
         self._reply = reply
         self._abandon = abandon
         self._lock = threading.Lock()
-        self._done = threading.Event()
+        self._finished = False
+        self._done: threading.Event | None = None
+        """Made by the first that waits; most tickets are finished before anybody asks."""
         self._callbacks: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
@@ -43,15 +45,19 @@ class Ticket(Generic[T]):
 
     @property
     def done(self) -> bool:
-        return self._done.is_set()
+        return self._finished
 
     def wait(self, timeout_s: float | None) -> bool:
         """Block until done; False when `timeout_s` passed first."""
-        return self._done.wait(timeout_s)
+        with self._lock:
+            if self._finished:
+                return True
+            done = self._done = self._done or threading.Event()
+        return done.wait(timeout_s)
 
     def add_done_callback(self, callback: Callable[[], None]) -> None:
         with self._lock:
-            if not self._done.is_set():
+            if not self._finished:
                 self._callbacks.append(callback)
                 return
         callback()
@@ -67,9 +73,11 @@ class Ticket(Generic[T]):
     def finish(self) -> None:
         """For the migrator: nothing is on its way any more. Not under the directory's lock."""
         with self._lock:
-            if self._done.is_set():
+            if self._finished:
                 return
-            self._done.set()
+            self._finished = True
+            if self._done is not None:
+                self._done.set()
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback()

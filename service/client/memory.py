@@ -49,6 +49,7 @@ class Mapped(Protocol):
     @property
     def pools(self) -> tuple[int, ...]: ...
     def readable(self, pool: int) -> Bytes: ...
+    def read_only(self, pool: int) -> tuple[HeaderReader, Bytes]: ...
     def writable(self, pool: int) -> Bytes: ...
     def headers(self, pool: int) -> HeaderReader: ...
     def close(self) -> None: ...
@@ -248,10 +249,10 @@ class Memory:
     def copy_one(self, one: One, row: int, out: Rows) -> bool:
         """`copy` for one translation of mapped memory, looked at before and after. False: the row may hold anything."""
         offset, generation, epoch, header, extent, pool = one
-        headers = self._mapped.headers(pool)
+        headers, memory = self._mapped.read_only(pool)
         if not headers.holds(header, generation, extent, epoch):
             return False
-        out.put(row, self._mapped.readable(pool)[offset : offset + self._block_bytes])
+        out.put(row, memory[offset : offset + self._block_bytes])
         return headers.holds(header, generation, extent, epoch)
 
     def write(self, slots: npt.NDArray[Any], flat: Bytes) -> None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int64]
 
+_UINT8 = np.dtype(np.uint8)
+
 
 class Rows(Protocol):
     """Places for blocks. Rows that nobody fills are never touched."""
@@ -34,6 +36,8 @@ class Rows(Protocol):
 class FlatRows:
     """One contiguous range of host memory: a batch is one copy that holds no interpreter lock."""
 
+    __slots__ = ("_block_bytes", "_flat")
+
     def __init__(self, flat: Bytes, block_bytes: int) -> None:
         self._flat = flat
         self._block_bytes = block_bytes
@@ -47,7 +51,7 @@ class FlatRows:
 
     def put(self, row: int, block: Bytes) -> None:
         at = row * self._block_bytes
-        self._flat[at : at + self._block_bytes] = block
+        np.copyto(self._flat[at : at + self._block_bytes], block)
 
     def put_tensor(self, row: int, block: "torch.Tensor") -> None:
         at = row * self._block_bytes
@@ -112,10 +116,12 @@ def flat_source(source: Any, count: int, block_bytes: int, field: str = "source"
 def _flat(out: Any, field: str, nbytes: int) -> "Bytes | torch.Tensor":
     """The bytes of an array or tensor, flat, sharing its memory; those of a host tensor as an array."""
     if isinstance(out, np.ndarray):
-        if not out.flags.c_contiguous or not out.flags.writeable:
+        flags = out.flags
+        if not flags.c_contiguous or not flags.writeable:
             raise InvalidArgumentError(field, "must be contiguous and writable")
         _check_bytes(field, out.nbytes, nbytes)
-        return out.reshape(-1).view(np.uint8)
+        flat = out.reshape(-1)
+        return flat if flat.dtype is _UINT8 else flat.view(np.uint8)
     if _is_tensor(out):
         return _flat_tensor(out, field, nbytes)
     raise InvalidArgumentError(field, f"must be NumPy arrays or torch tensors, got {type(out).__name__}")

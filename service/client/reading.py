@@ -12,7 +12,7 @@ from hybridkv.service.client.link import Attachment
 from hybridkv.service.client.memory import Memory
 from hybridkv.service.client.outputs import Rows
 from hybridkv.service.client.transport import Indices, LostError
-from hybridkv.service.client.unasked import NOTHING, copy_known
+from hybridkv.service.client.unasked import NOTHING, copy_known, copy_one
 from hybridkv.tiers.errors import ExpiredError, NotFoundError
 from hybridkv.tiers.keys import Keys
 from hybridkv.tiers.states import Outcome
@@ -26,6 +26,17 @@ def read_known(attachment: Attachment, keys: Keys, target: Rows) -> Indices:
     if len(read):
         attachment.reports.note(keys if len(read) == len(keys) else keys.at(read))
     return read
+
+
+def read_one(attachment: Attachment, key: Keys, target: Rows) -> bool:
+    """`read_known` for one key: whether it was read."""
+    memory, translations, reports = attachment.memory, attachment.translations, attachment.reports
+    if memory is None or translations is None or reports.full:
+        return False
+    if not copy_one(memory, translations, key.packed, target):
+        return False
+    reports.note(key)
+    return True
 
 
 def read_asked(attachment: Attachment, wish: Wish, budget: Budget, target: Rows, rows: Indices) -> States:

@@ -75,6 +75,11 @@ class WorkerRegions:
         """The pool's memory, flat and read-only. Raises NotFoundError when the pool is not mapped."""
         return _bytes_of(pool, self._of(pool).read_only)
 
+    def read_only(self, pool: int) -> tuple[HeaderReader, npt.NDArray[np.uint8]]:
+        """The pool's slot headers and what `readable` gives, in one look."""
+        found = self._of(pool)
+        return found.headers, _bytes_of(pool, found.read_only)
+
     def writable(self, pool: int) -> npt.NDArray[np.uint8]:
         """The same memory, writable: for reserved slots only. Raises NotFoundError."""
         return _bytes_of(pool, self._of(pool).read_write)

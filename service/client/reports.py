@@ -54,7 +54,7 @@ class ReportLog:
         """One read of these keys, a request of its own."""
         with self._lock:
             self._reads.append((keys, None))
-            self._pending += len(keys)
+            self._pending += len(keys.packed) // keys.width
 
     def take(self) -> tuple[Keys, Counts]:
         """All of it as one report; the caller tells it, or puts it back."""

@@ -10,7 +10,7 @@ from hybridkv.service.client.core import Budget, States, Wish, as_keys, one_call
 from hybridkv.service.client.lease import Lease, take_lease
 from hybridkv.service.client.link import Attachment, Link
 from hybridkv.service.client.outputs import rows_of
-from hybridkv.service.client.reading import read_asked, read_known
+from hybridkv.service.client.reading import read_asked, read_known, read_one
 from hybridkv.service.client.reservation import Reservation, take_reservation
 from hybridkv.tiers.errors import HybridKVError, InvalidArgumentError, NotFoundError
 from hybridkv.tiers.hints import NO_HINTS, Hints
@@ -22,6 +22,7 @@ T = TypeVar("T")
 KeysLike = Keys | Iterable[bytes]
 TierLike = Tier | str | None
 _HIT = int(Outcome.HIT)
+_ONE_HIT = np.array([_HIT], np.uint8)
 
 
 class Verbs:
@@ -77,9 +78,12 @@ class Verbs:
         wanted = self._keys(keys)
         count = len(wanted)
         target = rows_of(out, count, self._block_bytes)
-        rows, live = np.arange(count), self._link.live
-        states = np.full(count, _HIT, np.uint8)
-        if live is not None and self._request is None:  # a request's blocks have to be protected until its end
+        # A request's blocks have to be protected until its end.
+        live = self._link.live if self._request is None else None
+        if live is not None and count == 1 and read_one(live, wanted, target):
+            return _ONE_HIT.copy()
+        rows, states = np.arange(count), np.full(count, _HIT, np.uint8)
+        if live is not None and count != 1:
             read = read_known(live, wanted, target)
             if len(read) == count and count:
                 return states

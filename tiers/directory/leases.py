@@ -52,8 +52,11 @@ class Leases:
 
     def slots(self, lease: Lease) -> NDArray[np.void]:
         """Translations of what is held, all zero elsewhere. SLOT_DTYPE [n]."""
+        pools = _distinct(lease.pools[lease.held])
+        if len(pools) == 1 and lease.held.all():
+            return self._state.mapped(pools[0]).translations(self._state.blocks.slot[pools[0]][lease.rows])
         told = np.zeros(len(lease.rows), SLOT_DTYPE)
-        for pool in _distinct(lease.pools[lease.held]):
+        for pool in pools:
             where = np.flatnonzero(lease.held & (lease.pools == pool))
             slots = self._state.blocks.slot[pool][lease.rows[where]]
             told[where] = self._state.mapped(pool).translations(slots)
@@ -121,8 +124,11 @@ class Leases:
     def _tell_headers(self, rows: Rows, pool: int) -> None:
         book, blocks = self._state.books[pool], self._state.blocks
         if isinstance(book, MappedBook) and book.headers is not None:
-            rows = rows[blocks.slot[pool][rows] != NO_SLOT]
-            indices = book.table.header_indices(blocks.slot[pool][rows])
+            slots = blocks.slot[pool][rows]
+            there = slots != NO_SLOT
+            if not there.all():
+                rows, slots = rows[there], slots[there]
+            indices = book.table.header_indices(slots)
             book.headers.set_holders(indices, blocks.leases[pool][rows].astype(np.uint32))
 
 

@@ -59,6 +59,9 @@ class Mapped:
         view.flags.writeable = False
         return view
 
+    def read_only(self, pool: int) -> tuple[Any, npt.NDArray[np.uint8]]:
+        return self.header, self.readable(pool)
+
     def writable(self, pool: int) -> npt.NDArray[np.uint8]:
         return self.memory
 
