@@ -69,26 +69,29 @@ class Background:
         if thresholds is None:
             return 0
         with self._directory.lock:
-            rows = self._coldest(book)
-            staying_bytes = book.used_bytes - self._leaving_bytes(book)
-            staying = staying_bytes / book.capacity_bytes if book.capacity_bytes else 0.0
-            before, last_access = self._draining[book.index], self._directory.blocks.last_access[rows]
-            if not due(staying, last_access, thresholds, now, before):
+            if not self._due(book, thresholds, now):
                 self._draining[book.index] = False
                 return 0
-            view = self.view(book, now, rows)
+            view = self.view(book, now)
         moves = plan(view, thresholds, now)
         self._draining[book.index] = draining(view, thresholds, self._draining[book.index])
         return self._carry_out(book.index, moves)
 
-    def _coldest(self, book: Book) -> Rows:
-        return _head(self._directory.choice.scan(book.index), VIEW_ROWS)
+    def _due(self, book: Book, thresholds: Thresholds, now: float) -> bool:
+        staying_bytes = book.used_bytes - self._leaving_bytes(book)
+        staying = staying_bytes / book.capacity_bytes if book.capacity_bytes else 0.0
+        any_idle = False
+        if thresholds.idle_timeout_s is not None:
+            blocks = self._directory.blocks
+            idle = now - blocks.last_access > thresholds.idle_timeout_s
+            any_idle = bool((idle & (blocks.slot[book.index] != NO_SLOT)).any())
+        return due(staying, thresholds, self._draining[book.index], any_idle=any_idle)
 
     def view(self, book: Book, now: float, rows: Rows | None = None, *, upwards: bool = False) -> PoolView:
         """The pool's figures over `rows` (None: its coldest). `upwards`: a held block may still be copied up."""
         directory, choice = self._directory, self._directory.choice
         blocks = directory.blocks
-        rows = self._coldest(book) if rows is None else rows
+        rows = _head(choice.scan(book.index), VIEW_ROWS) if rows is None else rows
         return PoolView(
             pool=book.id,
             capacity_bytes=book.capacity_bytes,

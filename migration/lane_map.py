@@ -177,7 +177,7 @@ class LaneMap:
         workers = sorted(self.workers, key=lambda worker: not worker.urgent)
         disk = len(self._directory.books) - 1 if self._memory.store is not None else None
         for some in ([w for w in workers if disk not in (w.leg.source, w.leg.target)], workers):
-            while any([worker.step() for worker in some]):
+            while sum(worker.step() for worker in some):
                 pass
             if self._landed:
                 landed, self._landed = self._landed, []

@@ -17,6 +17,7 @@ import numpy as np
 from hybridkv.migration.arrivals import Arrivals, Leg
 from hybridkv.migration.disk_movers import DiskWriter
 from hybridkv.migration.inflight import InFlight
+from hybridkv.migration.lane_queue import LaneQueue
 from hybridkv.migration.ledger import MoveLedger
 from hybridkv.migration.movers import Cargo, Carried, Landing, Mover
 from hybridkv.migration.speed import LaneSpeed
@@ -25,7 +26,6 @@ from hybridkv.tiers.directory import Directory
 from hybridkv.tiers.directory.moves import Stage, Transfer
 from hybridkv.tiers.errors import HybridKVError
 from hybridkv.tiers.points import point
-from hybridkv.tiers.states import Priority
 
 _log = logging.getLogger(__name__)
 
@@ -98,8 +98,8 @@ class LaneWorker:
         self._gate = gate
         self._in_hand: deque[_Hand] = deque()
         self._landed_at = 0.0
-        self._queues: dict[Priority, deque[Transfer]] = {priority: deque() for priority in Priority}
         self._wake = threading.Condition()
+        self._queue = LaneQueue(leg, directory, rules.inflight, self.wake)
         self._stirred = False
         self._resting = False
         self._pausing = False
@@ -119,13 +119,13 @@ class LaneWorker:
 
     @property
     def queued(self) -> int:
-        return sum(map(len, self._queues.values()))
+        return len(self._queue)
 
     @property
     def demanded_bytes(self) -> int:
         """Bytes that go before the next demand: those in hand, and those that somebody waits for already."""
         with self._wake:
-            return self.bytes_in_flight + sum(transfer.size for transfer in self._queues[Priority.DEMAND])
+            return self.bytes_in_flight + self._queue.demanded_bytes
 
     @property
     def idle(self) -> bool:
@@ -145,19 +145,14 @@ class LaneWorker:
     def put(self, *transfers: Transfer) -> None:
         """Queue transfers for this leg."""
         with self._wake:
-            for transfer in transfers:
-                self._queues[transfer.priority].append(transfer)
+            self._queue.put(transfers)
             self._stirred = True
             self._wake.notify()
 
     def withdraw(self, transfer: Transfer) -> bool:
         """Take a queued transfer out again; False when it is not queued here (any more)."""
         with self._wake:
-            queued = self._queues[transfer.priority]
-            if transfer in queued:
-                queued.remove(transfer)
-                return True
-            return False
+            return self._queue.withdraw(transfer)
 
     def wake(self) -> None:
         """Look again: a lane slot may be free, or copies wait to be deleted."""
@@ -312,7 +307,8 @@ class LaneWorker:
         """Take and start the next batch: (what is to be carried, what ended because nobody wants it any more)."""
         limit = self._rules.batch_bytes if self.urgent else self._rules.background_batch_bytes
         with self._directory.lock:
-            taken = self._take(limit)
+            with self._wake:
+                taken = self._queue.take(limit)
             ended = self._directory.moves.start_all([t for t in taken if t.stage is not _RUNNING])
             self._arrivals.close(ended)
             if ended:
@@ -326,47 +322,6 @@ class LaneWorker:
             if self.pacing is not None:
                 self.pacing.take(begun.cargo.nbytes, now)
         return begun, ended
-
-    def _take(self, limit: int) -> list[Transfer]:
-        """Transfers of one size up to `limit` bytes (at least one), urgent first; those that lack a lane slot stay, and
-        so do those that nobody waits for while too many bytes are in flight."""
-        taken: list[Transfer] = []
-        with self._wake:
-            for priority, queue in self._queues.items():
-                if queue:
-                    self._take_from(queue, priority is Priority.DEMAND, limit, taken)
-        return taken
-
-    def _take_from(self, queue: deque[Transfer], demanded: bool, limit: int, taken: list[Transfer]) -> None:
-        fits, direct = self._rules.inflight.fits, self.leg.target
-        free = demanded or fits(max(limit, queue[0].size), self.wake)
-        size = taken[0].size if taken else 0
-        nbytes = len(taken) * size
-        kept: list[Transfer] = []
-        while queue and (not size or nbytes + size <= limit):
-            transfer = queue[0]
-            if size and transfer.size != size:
-                break
-            if not (free or fits(nbytes + transfer.size, self.wake)):
-                break
-            queue.popleft()
-            if transfer.target == direct or self._has_place(transfer):
-                taken.append(transfer)
-                size = transfer.size
-                nbytes += size
-            else:
-                kept.append(transfer)
-        queue.extendleft(reversed(kept))
-
-    def _has_place(self, transfer: Transfer) -> bool:
-        """A first leg that does not end in the target needs a lane's CPU slot; take one."""
-        if transfer.via is not None:
-            return True
-        free = self._directory.state.mapped(self.leg.target).lane_slots.get(transfer.size)
-        if not free:
-            return False
-        transfer.via = free.pop()
-        return True
 
     def _cargo(self, transfers: list[Transfer]) -> Cargo:
         source, target = self.leg.source, self.leg.target

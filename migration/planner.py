@@ -58,17 +58,15 @@ def draining(view: PoolView, thresholds: Thresholds, before: bool) -> bool:
     return latched(view.staying_fraction, high=thresholds.high_watermark, low=thresholds.low_watermark, before=before)
 
 
-def due(
-    staying_fraction: float, last_access: NDArray[np.float64], thresholds: Thresholds, now: float, before: bool
-) -> bool:
-    """Could `plan` find anything in a view without `return_bytes` whose rows were last used then? `before`: as for `draining`.
+def due(staying_fraction: float, thresholds: Thresholds, before: bool, *, any_idle: bool) -> bool:
+    """Could `plan` find anything in a pool of which that much stays used, asked for no `return_bytes`? `before`: as for
+    `draining`; `any_idle`: a row has been idle for longer than `idle_timeout_s`.
 
     False only when it could not. It costs much less than a view, and most passes end here.
     """
-    marks = {"high": thresholds.high_watermark, "low": thresholds.low_watermark}
-    if thresholds.demote_below_accesses > 0 or latched(staying_fraction, **marks, before=before):
-        return True
-    return thresholds.idle_timeout_s is not None and bool((now - last_access > thresholds.idle_timeout_s).any())
+    high, low = thresholds.high_watermark, thresholds.low_watermark
+    draining = latched(staying_fraction, high=high, low=low, before=before)
+    return draining or any_idle or thresholds.demote_below_accesses > 0
 
 
 def plan(view: PoolView, thresholds: Thresholds, now: float) -> list[Move]:

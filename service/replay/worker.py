@@ -8,7 +8,8 @@ replay tells what a daemon would have served. For each request, at its time:
 3. what nobody has is reserved there and sealed, as far as there is room;
 4. the lease is released, the request ends.
 
-After each of these the lanes are drained, in turn, so that what comes of it does not depend on threads. A chain longer than one call takes goes in several.
+After each of these the lanes are drained, in turn, so that what comes of it does not depend on threads. A chain longer than
+one call takes goes in several.
 """
 
 from collections import Counter

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hybridkv.migration.planner import Direction, Move, draining, plan, promotions
+from hybridkv.migration.planner import Direction, Move, draining, due, plan, promotions
 from hybridkv.migration.view import PoolView, Thresholds
 from hybridkv.tiers.errors import InternalError, InvalidArgumentError
 from hybridkv.tiers.pools import PoolId
@@ -160,6 +160,27 @@ def test_a_block_moves_once_and_its_parent_may_follow_by_another_rule() -> None:
     rules = Thresholds(idle_timeout_s=600.0, demote_below_accesses=2.0)
     pair = view([1, 2], last_access=[NOW, 0.0], accesses=[1.0, 1.0], parents=[NO_ROW, 1], blocking_children=[1, 0])
     assert told(plan(pair, rules, NOW)) == [(2, "demote", "idle"), (1, "demote", "demote_below_accesses")]
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "used", "before", "finds"),
+    [
+        (Thresholds(), 100, False, False),
+        (Thresholds(high_watermark=0.5, low_watermark=0.2), 50, False, False),
+        (Thresholds(high_watermark=0.5, low_watermark=0.2), 51, False, True),
+        (Thresholds(high_watermark=0.5, low_watermark=0.2), 50, True, True),
+        (Thresholds(high_watermark=0.5, low_watermark=0.2), 20, True, False),
+        (Thresholds(idle_timeout_s=30), 50, False, False),
+        (Thresholds(idle_timeout_s=29.9), 50, False, True),
+        (Thresholds(demote_below_accesses=2), 50, False, True),
+    ],
+)
+def test_a_plan_is_due_where_it_finds_something(thresholds: Thresholds, used: int, before: bool, finds: bool) -> None:
+    now, last_access = 100.0, [70.0, 90.0]
+    looked_at = view([1, 2], used=used, last_access=last_access, accesses=[1.0, 1.0], draining=before)
+    idle = thresholds.idle_timeout_s is not None and now - min(last_access) > thresholds.idle_timeout_s
+    assert due(looked_at.staying_fraction, thresholds, before, any_idle=idle) == finds
+    assert bool(plan(looked_at, thresholds, now)) == finds
 
 
 def test_an_empty_view_plans_nothing() -> None:

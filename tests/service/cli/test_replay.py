@@ -146,10 +146,12 @@ def test_long_paths_cut_nothing(tmp_path: Path) -> None:
     result = runner.invoke(app, ["replay", str(trace), "--limit", "3", *(f"--config={path}" for path in files)])
     assert result.exit_code == 0
     title, *rows = result.stdout.splitlines()
-    assert title.startswith(f"{trace}: 3 requests") and title.endswith("16 tokens")
+    assert title.startswith(f"{trace}: 3 requests")
+    assert title.endswith("16 tokens")
     assert any(row.split()[:1] == ["x.toml"] for row in rows), "a name that is the only one stands alone"
     first_column = "".join(row[1:].split(" ")[0] for row in rows)
-    assert str(files[1]) in first_column and str(files[2]) in first_column, "others are folded, not cut"
+    for path in files[1:]:
+        assert str(path) in first_column, "others are folded, not cut"
 
 
 def test_the_picture_is_a_png(tmp_path: Path) -> None:

@@ -132,3 +132,21 @@ def test_a_replay_equals_a_real_host(name: str, tmp_path: Path) -> None:
     simulated = served(Worker(SimulatedHost(config, clock), clock, SPACE), requests)
     assert simulated == real
     assert 0 < sum(real["hits"]) < sum(len(request.chain) for request in requests)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("name", ["gpu and cpu", "watermarks", "admission"])
+def test_lanes_side_by_side_serve_the_same_hits(name: str, tmp_path: Path) -> None:
+    """As in a daemon. Which transfer ends first is up to the threads here, so moves and places are not held together."""
+    config = config_of(CONFIGS[name], tmp_path)
+    requests = sample("taubench_first150")[:REQUESTS]
+    clock = ManualClock()
+    host = Host(config, clock=clock, start_loop=False)
+    try:
+        real = served(VerifyingWorker(host, clock, SPACE, in_turn=False), requests)
+    finally:
+        host.close()
+    clock = ManualClock()
+    simulated = served(Worker(SimulatedHost(config, clock), clock, SPACE), requests)
+    assert simulated["hits"] == real["hits"]
+    assert simulated["new"] == real["new"]
+    assert sum(real["hits"]) < 13_578, "evictions cost hits here: the comparison says something"  # type: ignore[call-overload]
