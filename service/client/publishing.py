@@ -11,7 +11,7 @@ from hybridkv.tiers.errors import HybridKVError, ResourceExhaustedError
 from hybridkv.tiers.keys import Keys
 from hybridkv.tiers.states import ReserveOutcome, SealOutcome, Tier
 
-ROOM_WAIT_S = 1.0
+ROOM_WAIT_S = 5.0
 """How long a batch waits for room that is being made."""
 
 
