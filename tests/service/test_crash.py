@@ -43,13 +43,13 @@ def written_until_it_dies(kv: KV, chains: list[Keys]) -> set[bytes]:
 def test_what_was_on_the_disk_is_there_after_a_kill_between_batches(tmp_path: Path, crash_at: str) -> None:
     space: Namespace = make_space(block_bytes=BLOCK_BYTES)
     with (
-        serving(tmp_path, crash_at=crash_at, **VALUES) as (process, address, _),
+        serving(tmp_path, None, crash_at, **VALUES) as (process, address, _),
         connect(address, space, timeout_s=2.0) as kv,
     ):
         chains = [chain_of(kv, CHAIN, number * 100_000) for number in range(CHAINS)]
         lower = written_until_it_dies(kv, chains)
         process.wait(WAIT_S)
-    with serving(tmp_path, **VALUES) as (_, address, _), connect(address, space) as kv:
+    with serving(tmp_path, None, "", **VALUES) as (_, address, _), connect(address, space) as kv:
         there: set[bytes] = set()
         for keys in chains:
             out = np.zeros((CHAIN, BLOCK_BYTES), np.uint8)
