@@ -1,10 +1,11 @@
 """What is not evicted (sticky blocks, what a window needs), and what is fetched before anybody asks for it."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from hybridkv.paging.windows import Window
+from hybridkv.paging.windows import Window, plan
 from hybridkv.tiers.device.gate import HoldAt
 from hybridkv.tiers.errors import InvalidArgumentError, ResourceExhaustedError
 from hybridkv.tiers.states import Tier
@@ -133,3 +134,20 @@ def test_positions_past_the_end(make_pages: Make) -> None:
     pages.calls.advance(pages.session, sequence, 2 * TOKENS)
     with pytest.raises(InvalidArgumentError, match="position: 33"):
         pages.calls.advance(pages.session, sequence, 2 * TOKENS + 1)
+
+
+def test_of_a_window_of_any_size_no_more_is_looked_at_than_the_pool_holds(
+    make_pages: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+
+    def planned(wanted: tuple[int, ...], *given: Any) -> Any:
+        looked.append(len(wanted))
+        return plan(wanted, *given)
+
+    monkeypatch.setattr("hybridkv.paging.ahead.plan", planned)
+    pages = make_pages(gpu_blocks=16)
+    sequence = pages.open(500_000)
+    window = Window(1 << 40, 1 << 40, 1 << 40)
+    assert pages.calls.advance(pages.session, sequence, 500_000 * TOKENS, window).prefetched == 0
+    assert looked == [16 + 256]

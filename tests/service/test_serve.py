@@ -37,13 +37,14 @@ def environment() -> dict[str, str]:
 
 @contextmanager
 def serving(
-    folder: Path, config: Path | None = None, **values: str
+    folder: Path, config: Path | None = None, crash_at: str = "", **values: str
 ) -> Iterator[tuple["subprocess.Popen[str]", str, float]]:
-    """A daemon process, its address, and what it says it took to serve."""
+    """A daemon process, its address, and what it says it took to serve. `crash_at`: see `tiers/points.py`."""
     command = [sys.executable, "-m", "hybridkv.service.cli", "serve", *arguments(folder, **values)]
     if config is not None:
         command += ["--config", str(config)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment())
+    known = environment() | ({"HYBRIDKV_CRASH_AT": crash_at} if crash_at else {})
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=known)
     assert process.stderr is not None
     try:
         said = []
