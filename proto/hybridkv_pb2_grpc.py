@@ -710,6 +710,7 @@ class SequencesStub(object):
     5 LOST
     slots     as above; the generation of a WRITABLE or FRESH slot is odd
     outcomes  one byte a block: 1 SEALED, 2 ALREADY_SEALED (another's copy is mapped now), 3 KEPT_PRIVATE, 4 NOT_WRITABLE
+    One call names or makes at most 512 sequences, and as many blocks and keys in all as `keys_per_call_count`.
     """
 
     def __init__(self, channel):
@@ -805,6 +806,7 @@ class SequencesServicer(object):
     5 LOST
     slots     as above; the generation of a WRITABLE or FRESH slot is odd
     outcomes  one byte a block: 1 SEALED, 2 ALREADY_SEALED (another's copy is mapped now), 3 KEPT_PRIVATE, 4 NOT_WRITABLE
+    One call names or makes at most 512 sequences, and as many blocks and keys in all as `keys_per_call_count`.
     """
 
     def Open(self, request, context):
@@ -1000,6 +1002,7 @@ class Sequences(object):
     5 LOST
     slots     as above; the generation of a WRITABLE or FRESH slot is odd
     outcomes  one byte a block: 1 SEALED, 2 ALREADY_SEALED (another's copy is mapped now), 3 KEPT_PRIVATE, 4 NOT_WRITABLE
+    One call names or makes at most 512 sequences, and as many blocks and keys in all as `keys_per_call_count`.
     """
 
     @staticmethod
