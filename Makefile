@@ -44,7 +44,7 @@ $(ENGINES_STAMP): pyproject.toml constraints-engines.txt requirements-engines.tx
 
 test-engines: setup-engines
 	$(ENGINES_BIN)/python -m hybridkv.benchmarks.real_model
-	$(ENGINES_BIN)/pytest tests/engines
+	$(ENGINES_BIN)/pytest tests/engines --timeout 900   # an engine takes up to minutes on a busy machine
 
 proto: setup
 	$(BIN)/python proto/regenerate.py

@@ -14,7 +14,7 @@ TOKENS = 10 * BLOCK + 5
 HIT = 10 * BLOCK
 
 
-def ready(condition: Callable[[], Any], what: str, within_s: float = 60.0) -> Any:
+def ready(condition: Callable[[], Any], what: str, within_s: float = 300.0) -> Any:
     """Wait for another process."""
     until = time.monotonic() + within_s
     while not (found := condition()):
