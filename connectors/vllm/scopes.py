@@ -30,6 +30,13 @@ class Scopes:
                 known[id(kv)] = (kv, request)
             return known[id(kv)][1]
 
+    def end_all(self) -> None:
+        """None of them is under way."""
+        with self._lock:
+            ids = list(self._open)
+        for request_id in ids:
+            self.end(request_id, end_of_session=False)
+
     def end(self, request_id: str, *, end_of_session: bool) -> None:
         """The request is over. Never raises: what is not ended ends with its session or its time."""
         with self._lock:

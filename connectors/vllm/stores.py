@@ -3,6 +3,7 @@
 import logging
 import queue
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,10 @@ from hybridkv.tiers.keys import Keys
 from hybridkv.tiers.states import ReserveOutcome, SealOutcome
 
 log = logging.getLogger(__name__)
+
+IDLE_S = 10.0
+"""vLLM tells of a request's end with its next step. An engine that makes none for so long has no request under way: what is
+still open at the daemon ends then, without the hint that its session is over."""
 
 
 class StoreJob:
@@ -70,6 +75,7 @@ class Storer:
         self._under_way: dict[str, list[StoreJob]] = {}
         self._dropped: dict[tuple[str, int], int] = {}
         self._copied: dict[str, int] = {}
+        self._stepped_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="hybridkv-store", daemon=True)
         self._thread.start()
 
@@ -106,6 +112,10 @@ class Storer:
         """The request is over: it ends at the daemon behind its last store."""
         self._jobs.put((request_id, end_of_session))
 
+    def note_step(self) -> None:
+        """The engine has made a step."""
+        self._stepped_at = time.monotonic()
+
     def pending(self, request_id: str) -> bool:
         """Whether a store of the request still reads its blocks."""
         with self._lock:
@@ -131,7 +141,7 @@ class Storer:
     # ------------------------------------------------------------------------------------------------ in the thread
 
     def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        while (job := self._next()) is not None:
             if isinstance(job, tuple):
                 self._scopes.end(job[0], end_of_session=job[1])
                 continue
@@ -143,6 +153,14 @@ class Storer:
             finally:
                 self._note_copied(job)
                 self._forget(job)
+
+    def _next(self) -> StoreJob | tuple[str, bool] | None:
+        while True:
+            try:
+                return self._jobs.get(timeout=IDLE_S)
+            except queue.Empty:
+                if time.monotonic() - self._stepped_at >= IDLE_S:
+                    self._scopes.end_all()
 
     def _note_copied(self, job: StoreJob) -> None:
         """Its source may be given to others; the first time counts."""

@@ -93,6 +93,7 @@ class WorkerSide:
         computes it again, and the scheduler plans it again in a later round.
         """
         self._rate.end()
+        self._storer.note_step()
         self._settle_sync(step)
         if self._spoiled is not None and step.round <= self._spoiled:
             for store in step.stores:

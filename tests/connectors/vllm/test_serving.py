@@ -1,10 +1,12 @@
 """The two halves together, over a real daemon: what is stored is found, loaded and right."""
 
 import threading
+import time
 from typing import Any
 
 import pytest
 
+from hybridkv.connectors.vllm import stores
 from hybridkv.connectors.vllm.metadata import Handshake
 from hybridkv.connectors.vllm.transfer import HostTransfer
 from hybridkv.service.facade import Host
@@ -20,6 +22,20 @@ def test_a_second_engine_loads_what_the_first_computed(make_engine: MakeEngine, 
     first, second = make_engine(settings={"load": load}), make_engine(settings={"load": load})
     assert first.serve(FakeRequest("a", PROMPT)) == 0
     assert second.serve(FakeRequest("b", PROMPT)) == 20 * BLOCK_TOKENS
+
+
+def test_requests_of_an_engine_that_makes_no_step_any_more_end(
+    make_engine: MakeEngine, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM would tell of their end with a step that does not come."""
+    monkeypatch.setattr(stores, "IDLE_S", 0.05)
+    engine, request = make_engine(), FakeRequest("a", PROMPT)
+    tokens, _ = engine.admit(request)
+    engine.run(engine.new_output(request, tokens, len(PROMPT) - tokens))
+    until = time.monotonic() + 30.0
+    while host.stats()["requests"] or host.stats()["blocks"] < 20:
+        assert time.monotonic() < until, "the request stays open"
+        time.sleep(0.01)
 
 
 def test_a_full_hit_leaves_one_token(make_engine: MakeEngine) -> None:
