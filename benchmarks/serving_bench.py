@@ -4,7 +4,7 @@ from hybridkv.benchmarks.bench import Bench, Setting, Step
 from hybridkv.benchmarks.harness import Laps, interleaved
 from hybridkv.benchmarks.panels import Panel
 from hybridkv.benchmarks.report import Better, Row, skipped
-from hybridkv.benchmarks.serving_rig import LMCACHE_PYTHON, PREFIX_TOKENS, TOKEN_BYTES, Rig, dtype, rig
+from hybridkv.benchmarks.serving_rig import PREFIX_TOKENS, TOKEN_BYTES, Rig, dtype, rig
 from hybridkv.tiers.errors import UnavailableError
 
 UNIT = "ms"
@@ -27,7 +27,7 @@ def first_tokens(setting: Setting) -> list[Row]:
     """All figures, from one run in which the subjects take turns."""
     try:
         with rig(setting.folder) as started:
-            return [_prefix(), *rows(_measured(started, setting.pairs))]
+            return [_prefix(), *rows(_measured(started, setting.pairs), started.without_lmcache)]
     except UnavailableError as error:
         return [skipped(name, UNIT, str(error), target) for name, _, target in FIGURES.values()] + [
             skipped(BESIDE_LMCACHE[0], UNIT, str(error), BESIDE_LMCACHE[1])
@@ -39,22 +39,19 @@ def _prefix() -> Row:
     return Row(f"KV of the cached prefix, {dtype()}", PREFIX_TOKENS * TOKEN_BYTES[dtype()] / 1e6, "MB")
 
 
-def rows(laps: dict[str, Laps]) -> list[Row]:
+def rows(laps: dict[str, Laps], without_lmcache: str) -> list[Row]:
     """Medians beside their floors; without LMCache its rows are skipped."""
     found = []
     for subject, (name, floor, target) in FIGURES.items():
         if subject not in laps:
-            found.append(skipped(name, UNIT, _NO_LMCACHE))
+            found.append(skipped(name, UNIT, without_lmcache))
             continue
         beside = None if floor is None else _ms(laps[floor])
         found.append(Row(name, _ms(laps[subject]), UNIT, beside, target, Better.LOWER))
     name, target = BESIDE_LMCACHE
     if "lmcache_hit" in laps:
         return [*found, Row(name, _ms(laps["cpu_hit"]), UNIT, _ms(laps["lmcache_hit"]), target, Better.LOWER)]
-    return [*found, skipped(name, UNIT, _NO_LMCACHE, target)]
-
-
-_NO_LMCACHE = f"LMCache is not installed: `make peers` makes {LMCACHE_PYTHON[1]}, or {LMCACHE_PYTHON[0]} names a Python"
+    return [*found, skipped(name, UNIT, without_lmcache, target)]
 
 
 def _measured(started: Rig, pairs: int) -> dict[str, Laps]:

@@ -44,8 +44,17 @@ LMCACHE_TRIES = 50
 class Rig:
     """The engines, started. Each public method sets itself up on prompts of its own and times one first token."""
 
-    def __init__(self, daemon: DaemonProcess, plain: EngineProcess, ours: EngineProcess, lmcache: EngineProcess | None):
+    def __init__(
+        self,
+        daemon: DaemonProcess,
+        plain: EngineProcess,
+        ours: EngineProcess,
+        lmcache: EngineProcess | None,
+        without_lmcache: str,
+    ) -> None:
+        """`without_lmcache`: why there is none."""
         self.lmcache = lmcache
+        self.without_lmcache = without_lmcache
         self._daemon, self._plain, self._ours = daemon, plain, ours
         self._sessions = daemon.sessions()
         self._numbers = itertools.count()
@@ -155,12 +164,11 @@ def rig(folder: Path) -> Iterator[Rig]:
         plain = _begin(stack, folder / "plain.log", python, arguments, None)
         extra = {"address": daemon.address, "retry_s": 0.05, "use_recompute_s": False}
         ours = _begin(stack, folder / "hybridkv.log", python, arguments, OURS | {"kv_connector_extra_config": extra})
-        lmcache = _lmcache(stack, folder, arguments)
-        for engine in (plain, ours, lmcache):
-            if engine is not None:
-                engine.ready()
+        plain.ready()
+        ours.ready()
+        lmcache, reason = _lmcache(stack, folder, arguments)
         wait_until("the engine is attached", lambda: daemon.sessions() >= 1)
-        yield Rig(daemon, plain, ours, lmcache)
+        yield Rig(daemon, plain, ours, lmcache, reason)
 
 
 def _begin(
@@ -172,11 +180,23 @@ def _begin(
     return engine
 
 
-def _lmcache(stack: ExitStack, folder: Path, arguments: dict[str, Any]) -> EngineProcess | None:
-    """LMCache's daemon and an engine on it, where it is installed."""
+def _lmcache(stack: ExitStack, folder: Path, arguments: dict[str, Any]) -> tuple[EngineProcess | None, str]:
+    """LMCache's daemon and an engine on it; or None and why there is none."""
     python = python_of(*LMCACHE_PYTHON)
     if python is None:
-        return None
+        return (
+            None,
+            f"LMCache is not installed: `make peers` makes {LMCACHE_PYTHON[1]}, or {LMCACHE_PYTHON[0]} names a Python",
+        )
+    try:
+        engine = _lmcache_engine(stack, folder, python, arguments)
+        engine.ready()
+    except UnavailableError as error:
+        return None, f"LMCache does not run here: {str(error).strip().splitlines()[-1]}"
+    return engine, ""
+
+
+def _lmcache_engine(stack: ExitStack, folder: Path, python: Path, arguments: dict[str, Any]) -> EngineProcess:
     daemon = LMCacheProcess(folder)
     stack.callback(daemon.stop)
     daemon.start(python)

