@@ -136,7 +136,14 @@ class Rig:
         self._daemon.stop()
         self._daemon.start()
         self._ours.forget()
-        wait_until("the engine is attached again", lambda: self._daemon.sessions() >= self._sessions)
+
+        def attached() -> bool:
+            """Each half of the connector attaches again with its next call: a small prompt, stored, makes both call."""
+            self._ours.first_token(self._prompt()[: 2 * BLOCK_TOKENS + 1])
+            self._ours.step()
+            return self._daemon.sessions() >= self._sessions
+
+        wait_until("the engine is attached again", attached)
 
 
 def dtype() -> str:
