@@ -25,6 +25,7 @@ class Engine:
         from vllm import LLM
         from vllm.config import KVTransferConfig
 
+        _tame_llvmlite()
         transfer = arguments.pop("kv_transfer_config", None)
         given = {"enforce_eager": True, "distributed_executor_backend": "uni", "disable_log_stats": True} | arguments
         self._llm = LLM(**given, kv_transfer_config=None if transfer is None else KVTransferConfig(**transfer))
@@ -51,6 +52,24 @@ class Engine:
                 return True
             self.step()
         return False
+
+
+def _tame_llvmlite() -> None:
+    """Let vLLM 0.32 start where numba is loaded before it, as LMCache does: it asks every object of every module for its
+    `__dict__`, and llvmlite's library object makes a function of any name it is asked for."""
+    try:
+        from llvmlite.binding import ffi
+    except ImportError:
+        return
+    library = type(ffi.lib)
+    found = library.__getattr__
+
+    def looked_up(self: Any, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return found(self, name)
+
+    library.__getattr__ = looked_up
 
 
 def main() -> int:

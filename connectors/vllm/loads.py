@@ -96,7 +96,9 @@ class Loader:
         self._sync = ThreadPoolExecutor(1, "hybridkv-load")
         self._async = ThreadPoolExecutor(ASYNC_THREADS, "hybridkv-load-async")
         self._lock = threading.Lock()
+        self._over = threading.Condition(self._lock)
         self._finished: list[Loaded] = []
+        self._under_way = 0
 
     def start_sync(self, loads: Sequence[Load]) -> SyncLoads:
         """Begin; the caller waits layer by layer and must call `finish` before the blocks may be given to others."""
@@ -106,7 +108,14 @@ class Loader:
 
     def start_async(self, load: Load) -> None:
         """Begin; `take_finished` tells when it is over."""
+        with self._lock:
+            self._under_way += 1
         self._async.submit(self._run_async, load)
+
+    def await_one(self, timeout_s: float) -> None:
+        """Return once an asynchronous load is over or there is none, or after `timeout_s`."""
+        with self._over:
+            self._over.wait_for(lambda: self._finished or not self._under_way, timeout_s)
 
     def take_finished(self) -> list[Loaded]:
         """Asynchronous loads that are over since the last call."""
@@ -152,8 +161,10 @@ class Loader:
         except Exception:  # as above; and it must be reported, or its blocks are never freed
             log.exception("hybridkv: a load failed")
             result.failed_ids.update(ids_of(load))
-        with self._lock:
+        with self._over:
+            self._under_way -= 1
             self._finished.append(result)
+            self._over.notify_all()
 
     def _in_order(self) -> list[tuple[int, int, int]]:
         """(place in the model, group, layer of the group) in the order in which the model computes."""

@@ -110,6 +110,7 @@ class FakeEngine:
         self.scheduler.attach([Handshake(self.spaces)])
         self._next_block = [1] * len(self.groups)
         self.tables: dict[str, list[list[int]]] = {}
+        self.steps = 0
 
     # ------------------------------------------------------------------------------------------- pieces of a step
 
@@ -151,6 +152,7 @@ class FakeEngine:
 
     def run(self, output: Output, computing: dict[FakeRequest, tuple[int, int]] | None = None) -> Results:
         """One step in the worker; `computing`: request → (first token, tokens) whose KV the forward writes."""
+        self.steps += 1
         step = self.scheduler.step(output)
         return self.work(step, computing or {})
 

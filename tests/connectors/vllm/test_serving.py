@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hybridkv.connectors.vllm import stores
+from hybridkv.connectors.vllm import stores, worker
 from hybridkv.connectors.vllm.metadata import Handshake
 from hybridkv.connectors.vllm.transfer import HostTransfer
 from hybridkv.service.facade import Host
@@ -36,6 +36,18 @@ def test_requests_of_an_engine_that_makes_no_step_any_more_end(
     while host.stats()["requests"] or host.stats()["blocks"] != 20:
         assert time.monotonic() < until, "the request stays open"
         time.sleep(0.01)
+
+
+def test_a_step_that_computes_nothing_waits_for_an_asynchronous_load(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that spins would take the interpreter's lock from the load; and it hears of its end at once."""
+    monkeypatch.setattr(worker, "EMPTY_STEP_S", 30.0)
+    first, second = make_engine(), make_engine(settings={"load": "async"})
+    first.serve(FakeRequest("a", PROMPT))
+    steps = second.steps
+    assert second.serve(FakeRequest("b", PROMPT)) == 20 * BLOCK_TOKENS
+    assert second.steps - steps <= 3
 
 
 def test_a_full_hit_leaves_one_token(make_engine: MakeEngine) -> None:
