@@ -53,10 +53,16 @@ def last_stamp(chunk: Chunk) -> int:
 
 def distinct_last(rows: Rows) -> Rows:
     """`rows` with only the last place of each row that occurs more than once."""
-    if len(set(rows.tolist())) == len(rows):  # of a request's some dozen rows this is the fastest way to know
-        return rows
+    return distinct_and_named(rows)[0]
+
+
+def distinct_and_named(rows: Rows) -> tuple[Rows, set[int]]:
+    """`distinct_last`, and the same as a set."""
+    named = set(rows.tolist())  # of a request's some dozen rows this is the fastest way to know
+    if len(named) == len(rows):
+        return rows, named
     _, from_end = np.unique(rows[::-1], return_index=True)
-    return rows[np.sort(len(rows) - 1 - from_end)]
+    return rows[np.sort(len(rows) - 1 - from_end)], named
 
 
 def grown(column: NDArray[_T], length: int) -> NDArray[_T]:

@@ -188,12 +188,15 @@ class RowLists:
         self._write(self._logs[0], rows, stamps)
         self._clean(len(rows))
 
-    def append_parts(self, rows: Rows, counts: Sequence[int]) -> None:
-        """`rows` (distinct) become the ends of the lists 0, 1, ...: the first counts[0] of the first, and so on."""
+    def append_parts(self, rows: Rows, counts: Sequence[int], order: NDArray[np.int64] | None = None) -> None:
+        """`rows` (distinct) become the ends of the lists 0, 1, ...: the first counts[0] of the first, and so on. With `order`,
+        positions in `rows`: of rows[order]; stamps follow the order of `rows` all the same."""
         before = self._latest[rows]
         stamps = self._stamped(rows)
         self._leave(rows, before)
         self._held += len(rows)
+        if order is not None:
+            rows, stamps = rows[order], stamps[order]
         first = 0
         for number, count in enumerate(counts):
             if count:

@@ -15,12 +15,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridkv.migration.policies.chunks import Run, distinct_last, grown
+from hybridkv.migration.policies.chunks import Run, distinct_and_named, grown
 from hybridkv.migration.policies.cohorts import Cohorts
 from hybridkv.migration.policies.counts import MAX_ACCESSES
 from hybridkv.migration.policies.ghosts import Ghosts, Tags
 from hybridkv.migration.policies.hazard import BINS, CLASSES, Hazard, bin_of, cell_of, class_of
 from hybridkv.migration.policies.lists import FIRST_STAMP, RowLists
+from hybridkv.migration.policies.pending import PendingAccesses
 from hybridkv.tiers.replacement import PoolFacts, Rows
 
 _GHOSTS_PER_SLOT: Final = 4
@@ -46,7 +47,8 @@ class Rhq:
         self._cohort = np.zeros(0, np.int64)
         self._now = 0.0
         """Of the last accesses: the order stands still between requests, whenever blocks arrive."""
-        self._requests = 0  # since the last lesson
+        self._pending = PendingAccesses()
+        self._requests = 0  # since the last lesson, those that are pending left out
         self._evicted = False
 
     def _ghost_limit(self) -> int:
@@ -56,6 +58,7 @@ class Rhq:
         self._lists.require_new(rows)
         if not len(rows):
             return
+        self._work_off()
         self._grow()
         identities = self._facts.identities(rows)
         known, tags = self._ghosts.take(identities)
@@ -69,31 +72,46 @@ class Rhq:
             self._cohorts.leave(cohorts)
         self._accesses[rows] = accesses
         self._used_at[rows] = used_at
-        self._queue(rows, class_of(accesses), now)
+        self._queue(rows, class_of(accesses), np.zeros(len(rows), np.int64), [now])
 
     def touched(self, rows: Rows, now: float) -> None:
         self._lists.require_held(rows)
         if not len(rows):
             return
         self._now = now
-        rows = distinct_last(rows)
-        accesses = self._accesses[rows]
-        classes, bins = class_of(accesses), bin_of(now - self._used_at[rows])
-        cells = cell_of(classes, bins)
+        rows, named = distinct_and_named(rows)
+        if self._pending.names_any(named):
+            self._work_off()
+        self._pending.add(rows, named, now)
+        if self._pending.full or self._requests + len(self._pending) >= self._lesson_every():
+            self._work_off()
+
+    def _work_off(self) -> None:
+        """Note the accesses that are pending; nothing else may change, and nobody may look, before that."""
+        if not len(self._pending):
+            return
+        rows, requests, times = self._pending.take()
+        accesses, now = self._accesses[rows], np.array(times)[requests]
+        cells = cell_of(class_of(accesses), bin_of(now - self._used_at[rows]))
         self._hazard.reused(cells if np.logical_and.reduce(accesses) else cells[accesses > 0])
         accesses = np.minimum(accesses + 1, MAX_ACCESSES)
         self._accesses[rows] = accesses
         self._used_at[rows] = now
         self._cohorts.leave(self._cohort[rows])
-        self._queue(rows, class_of(accesses), now)
-        self._requests += 1
-        if self._requests >= max(_LEARN_EVERY_REQUESTS, len(self._cohorts) // _COHORTS_PER_REQUEST):
-            self._learn(now)
+        self._queue(rows, class_of(accesses), requests, times)
+        self._requests += len(times)
+        if self._requests >= self._lesson_every():
+            self._learn(times[-1])
+
+    def _lesson_every(self) -> int:
+        """Requests from one lesson to the next."""
+        return max(_LEARN_EVERY_REQUESTS, len(self._cohorts) // _COHORTS_PER_REQUEST)
 
     def removed(self, rows: Rows) -> None:
         self._lists.require_held(rows)
         if not len(rows):
             return
+        self._work_off()
         wanted = self._ghost_limit()
         if wanted != self._ghosts.limit:
             self._give_up(self._ghosts.resize(wanted))
@@ -106,17 +124,27 @@ class Rhq:
         self._give_up(forgotten)
         self._evicted = True
 
-    def _queue(self, rows: Rows, classes: NDArray[np.int64], now: float) -> None:
-        """Put `rows` at the ends of their classes' lists; lower classes first, for of one request they are the deeper."""
-        counts = np.bincount(classes).tolist()
-        if len(rows) not in counts:
-            rows = rows[np.argsort(classes, kind="stable")]
+    def _queue(
+        self, rows: Rows, classes: NDArray[np.int64], requests: NDArray[np.int64], times: Sequence[float]
+    ) -> None:
+        """Put `rows`, which `requests` number and `times` date, at the ends of their classes' lists: of one request lower
+        classes first, for they are the deeper."""
+        parts = classes if len(times) == 1 else requests * CLASSES + classes
+        sizes = np.bincount(parts).tolist()
+        if len(rows) not in sizes:
+            order = np.argsort(parts, kind="stable")
+            rows, parts = rows[order], parts[order]
         first, stamp = 0, self._lists.next_stamp
-        for number, count in enumerate(counts):
+        for part, count in enumerate(sizes):
             if count:
-                self._cohort[rows[first : first + count]] = self._cohorts.join(number, now, count, stamp + first)
+                cohort = self._cohorts.join(part % CLASSES, times[part // CLASSES], count, stamp + first)
+                self._cohort[rows[first : first + count]] = cohort
                 first += count
-        self._lists.append_parts(rows, counts)
+        if len(times) == 1:
+            self._lists.append_parts(rows, sizes)
+            return
+        by_class = parts % CLASSES
+        self._lists.append_parts(rows, np.bincount(by_class).tolist(), np.argsort(by_class, kind="stable"))
 
     def _give_up(self, forgotten: Tags) -> None:
         if len(forgotten):
@@ -142,6 +170,7 @@ class Rhq:
     # ------------------------------------------------------------------------------------------------ order
 
     def scan(self) -> Iterator[Rows]:
+        self._work_off()
         cells = self._cells()
         while cells:
             equals = 1
@@ -174,6 +203,7 @@ class Rhq:
         return f"Rhq(rows={len(self)}, {self._ghosts!r}, {self._cohorts!r})"
 
     def check(self) -> list[str]:
+        self._work_off()
         found = [*self._lists.check(), *self._ghosts.check()]
         tracked = len(self._lists) + len(self._ghosts)
         if (counted := int(self._cohorts.count.sum())) != tracked:

@@ -71,8 +71,28 @@ def test_a_ghost_comes_back_with_its_count() -> None:
     rhq.removed(rows(1, 2))
     rhq.inserted(rows(1, 2), 5.0)
     rhq.touched(rows(1, 2), 5.0)
-    assert rhq._accesses[[1, 2]].tolist() == [3, 2]
     assert rhq.check() == []
+    assert rhq._accesses[[1, 2]].tolist() == [3, 2]
+
+
+def test_when_accesses_are_worked_off_makes_no_difference() -> None:
+    """One is asked for its order after every request, the other hardly ever."""
+    rng = np.random.default_rng(1)
+    asked, unasked = Rhq(PlainFacts(400)), Rhq(PlainFacts(400))
+    for policy in (asked, unasked):
+        serve(policy, *range(300), now=0.0)
+    for step in range(1, 600):
+        used = np.unique((rng.random(6) ** 2 * 300).astype(np.int64))
+        for policy in (asked, unasked):
+            policy.touched(used[::-1], float(step))
+        head = order(asked)
+        if step % 97 == 0:
+            assert order(unasked) == head
+            for policy in (asked, unasked):
+                policy.removed(rows(*head[:5]))
+                policy.inserted(rows(*head[:5]), float(step))
+    assert np.array_equal(asked._hazard.value, unasked._hazard.value)
+    assert asked.check() == unasked.check() == []
 
 
 def test_what_is_never_used_again_is_learned_from_forgotten_ghosts() -> None:
