@@ -9,6 +9,7 @@ import pytest
 from hybridkv.connectors.vllm import stores, worker
 from hybridkv.connectors.vllm.metadata import Handshake
 from hybridkv.connectors.vllm.transfer import HostTransfer
+from hybridkv.service.client.kv import Request
 from hybridkv.service.facade import Host
 from tests.connectors.vllm.conftest import MakeEngine
 from tests.connectors.vllm.rig import BLOCK_TOKENS, LAYERS, FakeRequest, Output, full_group
@@ -48,6 +49,28 @@ def test_a_step_that_computes_nothing_waits_for_an_asynchronous_load(
     steps = second.steps
     assert second.serve(FakeRequest("b", PROMPT)) == 20 * BLOCK_TOKENS
     assert second.steps - steps <= 3
+
+
+def test_loads_tell_the_daemon_what_computing_a_block_would_take(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[float | None] = []
+    acquire = Request.acquire
+
+    def noted(self: Request, keys: Any, **given: Any) -> Any:
+        told.append(given["recompute_s"])
+        return acquire(self, keys, **given)
+
+    monkeypatch.setattr(Request, "acquire", noted)
+    engine, unwilling = make_engine(), make_engine(settings={"use_recompute_s": False})
+    engine.serve(FakeRequest("a", PROMPT))
+    assert not told, "nothing was loaded"
+    for one in (engine, unwilling):
+        one.serve(FakeRequest("b", PROMPT))
+    rate = engine.worker._rate.seconds_for(BLOCK_TOKENS)
+    assert rate is not None
+    assert set(told) == {rate, None}
+    assert rate > 0
 
 
 def test_a_full_hit_leaves_one_token(make_engine: MakeEngine) -> None:
