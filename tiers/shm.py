@@ -87,6 +87,30 @@ class SharedRegion:
         return region
 
     @classmethod
+    def reopen(cls, path: Path) -> Self:
+        """Map, for reading and writing, the whole of a region's file that is there already, and is this user's.
+
+        Raises FailedPreconditionError.
+        """
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as error:
+            raise FailedPreconditionError(f"{path}: cannot be opened: {error.strerror}") from error
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
+                raise FailedPreconditionError(f"{path}: is no file of user {os.getuid()}")
+            if not found.st_size or found.st_size % PAGE_BYTES:
+                raise FailedPreconditionError(f"{path}: {found.st_size} bytes are no region")
+            return cls(fd, found.st_size, writable=True, path=path)
+        except OSError as error:
+            os.close(fd)
+            raise FailedPreconditionError(f"{path}: cannot be mapped: {error.strerror}") from error
+        except FailedPreconditionError:
+            os.close(fd)
+            raise
+
+    @classmethod
     def attach(cls, fd: int, nbytes: int, writable: bool) -> Self:
         """Map a received descriptor, which the region owns from now on: it is closed when this raises, too.
 
