@@ -171,10 +171,12 @@ class TakeOver:
         return living
 
     def _living(self) -> list[FrozenSession]:
-        """Sessions of before with a process that lives."""
+        """Sessions of before with a process that lives. Processes without a pid here hold nothing (see `Survey`)."""
         sessions: dict[tuple[int, int], FrozenSession] = {}
         for entry in self._survey.sessions.tolist():
             row: Any = self._headers.sessions[entry]
+            if not row["pid"]:
+                continue
             epoch, number = int(row["epoch"]), int(row["session"])
             session = sessions.setdefault((epoch, number), FrozenSession(epoch, number))
             session.entries.append(entry)

@@ -12,6 +12,7 @@ import mmap
 import os
 import stat
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -194,6 +195,14 @@ class SharedRegion:
         except OSError as error:
             return f"madvise: {error.strerror}"
         return _shmem_huge_pages_off()
+
+    def when_unmapped(self, call: Callable[[], None]) -> None:
+        """`call` once this mapping is gone: closed, and without a view. On whatever thread dropped the last; not at exit, and
+        not in a forked child. Raises FailedPreconditionError once closed."""
+        if self._mapping is None:
+            raise FailedPreconditionError(f"{self!r} is closed")
+        born_in = os.getpid()
+        weakref.finalize(self._mapping, lambda: call() if os.getpid() == born_in else None).atexit = False
 
     def close(self) -> None:
         """Drop the mapping and the descriptor; views that exist keep the memory mapped. May be called again."""
