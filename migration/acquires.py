@@ -178,11 +178,14 @@ class Acquires:
 
     def _hold_what_is_there(self, acquire: _Acquire, positions: NDArray[np.int64]) -> None:
         """Lease copies in acceptable pools, best pool first."""
-        blocks = self._directory.blocks
+        blocks, unverified = self._directory.blocks, self._directory.state.unverified
         for pool in acquire.pools:
             if not len(positions):
                 return
-            here = blocks.slot[pool][acquire.lease.rows[positions]] != NO_SLOT
+            rows = acquire.lease.rows[positions]
+            here = blocks.slot[pool][rows] != NO_SLOT
+            if unverified.any_in(pool):
+                here &= ~unverified.among(rows, pool)
             self._directory.leases.hold(acquire.lease, positions[here], pool)
             acquire.states[positions[here]] = _HIT
             positions = positions[~here]
@@ -222,11 +225,23 @@ class Acquires:
             self._directory.state.counters["acquires_given_up"] += len(failing)
             self._stop_waiting(acquire, failing, Outcome.MISS)
         todo = [position for position in positions[idle].tolist() if position in acquire.pending]
+        if todo:
+            todo = self._without_unverified(acquire, todo)
         if todo and not self._start(acquire, np.array(todo, np.int64)):
             unstarted = [p for p, row in acquire.pending.items() if not blocks.busy[row]]
             acquire.no_room += len(unstarted)
             self._directory.state.counters["acquires_without_room"] += len(unstarted)
             self._stop_waiting(acquire, unstarted, Outcome.MISS)
+
+    def _without_unverified(self, acquire: _Acquire, positions: list[int]) -> list[int]:
+        """Copies where they are wanted that nobody has verified since they were taken over need no transfer, but that."""
+        unverified = self._directory.state.unverified
+        if not unverified.any_in(acquire.target):
+            return positions
+        rows = acquire.lease.rows[positions]
+        waiting = unverified.among(rows, acquire.target)
+        unverified.ask(rows[waiting])
+        return [position for position, waits in zip(positions, waiting.tolist(), strict=True) if not waits]
 
     def _resolve(self, acquire: _Acquire) -> None:
         blocks, lease = self._directory.blocks, acquire.lease

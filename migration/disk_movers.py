@@ -9,7 +9,7 @@ import numpy as np
 from hybridkv.migration.disk_size import DiskSize
 from hybridkv.migration.disk_watch import DiskWatch
 from hybridkv.migration.memory import Memory
-from hybridkv.migration.movers import Cargo, Carried, Landing, note_checksums
+from hybridkv.migration.movers import Cargo, Carried, Landing, lose_unverified, note_checksums
 from hybridkv.tiers.directory import Directory
 from hybridkv.tiers.directory.blocks import PRIVATE_PARENT
 from hybridkv.tiers.disk import DiskBlock, DiskRef, ReadOutcome
@@ -99,9 +99,11 @@ class DiskWriter:
 
     def _verified(self, batch: Cargo) -> list[int]:
         """Only bytes that still have their writer's checksum go to disk; others are lost, not stored."""
+        lost = lose_unverified(self._memory, batch)
         wrong = note_checksums(self._memory, batch, batch.sources, verify=True)
         batch.outcomes[wrong] = Carried.CORRUPT
-        good: list[int] = np.flatnonzero(batch.outcomes != Carried.CORRUPT).tolist()
+        batch.outcomes[lost] = Carried.LOST
+        good: list[int] = np.flatnonzero(batch.outcomes == Carried.FAILED).tolist()
         return good
 
     def _blocks(self, batch: Cargo, numbers: list[int]) -> list[DiskBlock]:

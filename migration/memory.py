@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridkv.migration.frozen import Frozen
+from hybridkv.migration.inheritance import TakeOverFailedError, discarded, find_left, inherit
 from hybridkv.migration.policies import succeed
 from hybridkv.migration.pressure import MemoryReading
 from hybridkv.tiers.clock import Clock
@@ -25,6 +27,7 @@ from hybridkv.tiers.extents import ExtentTable
 from hybridkv.tiers.gpu import open_device
 from hybridkv.tiers.headers import HeaderRegion
 from hybridkv.tiers.instance import InstanceDir
+from hybridkv.tiers.left_behind import LeftBehind
 from hybridkv.tiers.pools import PoolId
 from hybridkv.tiers.replacement import Policy, PoolFacts
 from hybridkv.tiers.shm import SharedRegion
@@ -63,16 +66,35 @@ class Memory:
     ) -> None:
         self._instance = instance
         self._epoch = epoch
-        self._assemble(spec, clock, policy)
+        self._open(spec, clock, policy)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(str(book.id) for book in self.directory.books)})"
 
     # ------------------------------------------------------------------------------------------------ opening
 
-    def _assemble(self, spec: MemorySpec, clock: Clock, policy: Callable[[Tier, PoolFacts], Policy]) -> None:
-        """Open the pools, top tier first, and their directory; all are closed again when that fails."""
+    def _open(self, spec: MemorySpec, clock: Clock, policy: Callable[[Tier, PoolFacts], Policy]) -> None:
+        """With what a daemon before this one left, where that can be used; without it when anything is wrong with it."""
+        left, self.taken = find_left(self._instance, spec.cpu_bytes)
+        if left is not None:
+            try:
+                self._assemble(spec, clock, policy, left)
+                return
+            except TakeOverFailedError as error:
+                self.taken = discarded(self._instance, error)
+        self._assemble(spec, clock, policy)
+
+    def _assemble(
+        self,
+        spec: MemorySpec,
+        clock: Clock,
+        policy: Callable[[Tier, PoolFacts], Policy],
+        left: LeftBehind | None = None,
+    ) -> None:
+        """Open the pools, top tier first, and their directory; all are closed again when that fails. `left` is the CPU
+        tier's memory from then on."""
         self.spec = spec
+        self._left_behind = left
         self._policy = policy
         self.devices: list[Device] = []
         self.device_pools: dict[int, DevicePool] = {}
@@ -88,8 +110,11 @@ class Memory:
                 books.append(self._open_disk(spec.disk_path, len(books), clock))
             self.directory = Directory(books, clock, half_life_s=spec.half_life_s, window_s=spec.window_s)
             self._restore()
-        except BaseException:
-            self.close()
+            self.frozen = Frozen(self.directory, self.directory.state.mapped(self.cpu_index))
+            if left is not None:
+                self.taken = inherit(self.directory, self.cpu, left, self.frozen, self._epoch)
+        except BaseException as error:
+            self.close(keep=left is not None and not isinstance(error, TakeOverFailedError))
             raise
 
     def _open_cpu(self, index: int) -> MappedBook:
@@ -101,8 +126,16 @@ class Memory:
             page_lock=spec.page_lock,
             huge_pages=spec.huge_pages,
             numa_node=spec.numa_node,
+            region=None if self._left_behind is None else self._left_behind.data,
         )
-        return self._book(PoolId(Tier.CPU), index, self.cpu.capacity_bytes, self.cpu.extent_bytes, None)
+        return self._book(
+            PoolId(Tier.CPU),
+            index,
+            self.cpu.capacity_bytes,
+            self.cpu.extent_bytes,
+            None,
+            None if self._left_behind is None else self._left_behind.headers,
+        )
 
     def _open_device_pool(self, name: str, index: int) -> MappedBook:
         try:
@@ -115,9 +148,15 @@ class Memory:
         return self._book(PoolId(Tier.GPU, index), index, pool.capacity_bytes, pool.extent_bytes, pool.base_of)
 
     def _book(
-        self, pool: PoolId, index: int, capacity: int, extent: int, base_of: Callable[[int], int] | None
+        self,
+        pool: PoolId,
+        index: int,
+        capacity: int,
+        extent: int,
+        base_of: Callable[[int], int] | None,
+        headers: HeaderRegion | None = None,
     ) -> MappedBook:
-        headers = HeaderRegion.create(
+        headers = headers or HeaderRegion.create(
             self._instance.region_path(f"{pool}.headers"),
             pool=pool,
             capacity_bytes=capacity,
@@ -275,14 +314,22 @@ class Memory:
         kinds = [self.device_pools[index].device.kind for index in sorted(self.device_pools)]
         return [*kinds, "host", *(["disk"] if self.store is not None else [])]
 
-    def close(self, *, clean: bool = True) -> None:
-        """Give everything back. The lanes must have ended."""
+    @property
+    def worth_keeping(self) -> bool:
+        """The CPU tier holds a block that the next daemon may serve."""
+        blocks = self.directory.blocks
+        return bool(((blocks.slot[self.cpu_index] != NO_SLOT) & (blocks.private == 0)).any())
+
+    def close(self, *, clean: bool = True, keep: bool = False) -> None:
+        """Give everything back, but for the CPU tier's regions with `keep`. The lanes must have ended."""
         for device in self.devices:
             device.close()
+        if hasattr(self, "frozen"):
+            self.frozen.close()
         for book in getattr(getattr(self, "directory", None), "books", []):
             if isinstance(book, MappedBook) and book.headers is not None:
-                book.headers.close(unlink=True)
+                book.headers.close(unlink=not (keep and book.id.tier is Tier.CPU))
         if hasattr(self, "cpu"):
-            self.cpu.close()
+            self.cpu.close(keep=keep)
         if self.store is not None:
             self.store.close(clean=clean)

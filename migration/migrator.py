@@ -26,6 +26,7 @@ from hybridkv.migration.pressure import read_host_memory
 from hybridkv.migration.reclaim import Reclaim
 from hybridkv.migration.relief import Relief, ReliefRules
 from hybridkv.migration.tickets import Ticket
+from hybridkv.migration.verifier import Verifier
 from hybridkv.tiers.directory import Directory
 from hybridkv.tiers.directory.blocks import NO_SLOT
 from hybridkv.tiers.directory.books import MappedBook
@@ -103,6 +104,8 @@ class Migrator:
         self.demand.hooks.displace = self.prefetches.displace
         self.demand.hooks.acquired = Chains(self.directory, self.prefetches).acquired
         self.directory.state.speculation.max_blocks = spec.chain_prefetch_max_blocks
+        self.verifier = Verifier(memory, self.stir)
+        self.directory.state.unverified.ask = self.verifier.ask
         self.background = Background(self.directory, self.reclaim, self.send, spec.background, self.moves.history)
         self.relief = Relief(self.directory, self.reclaim, spec.relief, read_host_memory, memory.read_device_memory)
         self.on_tick: Callable[[], None] = lambda: None
@@ -271,7 +274,7 @@ class Migrator:
     @property
     def loop_errors(self) -> int:
         """Passes and jobs of the carver that failed in a way nobody foresaw."""
-        return self._pass_errors + self.carver.errors
+        return self._pass_errors + self.carver.errors + self.verifier.errors
 
     def start_loop(self) -> None:
         self._loop.start()
@@ -335,6 +338,7 @@ class Migrator:
         self._pause.set()
         if self._loop.is_alive():
             self._loop.join(timeout=30)
+        self.verifier.close()
         self.lanes.close()
         if not self.carver.close() or any(worker.thread.is_alive() for worker in self.lanes.workers):
             raise InternalError("a lane did not end")

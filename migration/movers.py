@@ -14,6 +14,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from hybridkv.migration.memory import Memory
+from hybridkv.migration.verifier import digests, settle_verified
 from hybridkv.tiers.device.base import Direction, Offsets, Stream
 from hybridkv.tiers.device.completion import Completion
 from hybridkv.tiers.device.pool import DevicePool
@@ -79,16 +80,19 @@ class DeviceMover:
 
     def start(self, batch: Cargo) -> Landing:
         up = self._direction is Direction.TO_DEVICE
+        lost = lose_unverified(self._memory, batch) if up else None
         on_device, on_host = (batch.targets, batch.sources) if up else (batch.sources, batch.targets)
         completion = self.stream.copy(
             self._direction, self._pool, on_device, self._memory.cpu_array, on_host, batch.size
         )
-        return partial(self._land, batch, completion)
+        return partial(self._land, batch, completion, lost)
 
-    def _land(self, batch: Cargo, completion: Completion) -> None:
+    def _land(self, batch: Cargo, completion: Completion, lost: NDArray[np.int64] | None) -> None:
         completion.wait(None)
         completion.check()
         batch.outcomes[:] = Carried.MOVED
+        if lost is not None:
+            batch.outcomes[lost] = Carried.LOST
         if self._direction is Direction.TO_HOST:
             note_checksums(self._memory, batch, batch.targets)
 
@@ -137,6 +141,23 @@ class CpuRelocator:
         """Nothing to close."""
 
 
+def lose_unverified(memory: Memory, batch: Cargo) -> NDArray[np.int64]:
+    """Verify what of a batch that leaves the CPU pool was taken over and not looked at since: positions of the blocks whose
+    bytes are not what was sealed. Only this copy of them is bad. int64."""
+    directory, pool = memory.directory, memory.cpu_index
+    unverified = directory.state.unverified
+    if not unverified.any_in(pool):
+        return np.zeros(0, np.int64)
+    # Bytes of another copy may pass through a lane's slot here: of these nothing is to be said.
+    its_own = directory.blocks.slot[pool][batch.rows] == batch.sources
+    asked = np.flatnonzero(unverified.among(batch.rows, pool) & its_own)
+    good = digests(memory.cpu_array.data, batch.sources[asked], batch.size)
+    good = good == directory.blocks.checksum[batch.rows[asked]]
+    with directory.lock:
+        settle_verified(memory, batch.rows[asked], batch.sources[asked], good)
+    return np.asarray(asked[~good])
+
+
 def note_checksums(memory: Memory, batch: Cargo, places: Offsets, *, verify: bool = False) -> NDArray[np.int64]:
     """Compute checksums that nobody knows yet; with `verify` also hold claimed ones against the bytes.
 
@@ -158,5 +179,6 @@ def note_checksums(memory: Memory, batch: Cargo, places: Offsets, *, verify: boo
     with directory.lock:
         blocks.checksum[learnt] = found[~wrong]
         blocks.checked[learnt] = Checksum.VERIFIED
+        directory.copies.learn_checksums(rows[numbers[known[numbers] == Checksum.NONE]])
     mistaken: NDArray[np.int64] = numbers[wrong]
     return mistaken

@@ -131,7 +131,7 @@ class Reserves:
             reserve.outcomes[ours] = ReserveOutcome.NEW
             left_s = max(0.0, reservation.expires_at - directory.state.clock.now())
             number = reservation.id if len(ours) else 0
-            reservation.told = True
+            directory.writes.tell(reservation)
             reserve.reply = ReserveReply(number, reserve.outcomes, slots, left_s)
             return reserve.reply
 

@@ -15,6 +15,7 @@ from hybridkv.migration.memory import Memory, MemorySpec
 from hybridkv.migration.migrator import MigrationSpec, Migrator
 from hybridkv.migration.movers import Cargo, Carried, Landing, Mover
 from hybridkv.migration.pressure import MemoryReading
+from hybridkv.migration.takeover import TakeOverReport
 from hybridkv.tiers.clock import Clock
 from hybridkv.tiers.directory.books import DiskBook, MappedBook
 from hybridkv.tiers.disk import DiskStore
@@ -32,6 +33,7 @@ class SimulatedMemory(Memory):
     """
 
     def __init__(self, spec: MemorySpec, clock: Clock, policy: Callable[[Tier, PoolFacts], Policy]) -> None:
+        self.taken = TakeOverReport("nothing")
         self._assemble(spec, clock, policy)
 
     def _open_device_pool(self, name: str, index: int) -> MappedBook:
@@ -72,7 +74,7 @@ class SimulatedMemory(Memory):
     def kinds(self) -> list[str]:
         return ["disk" if book.id.tier is Tier.DISK else "host" for book in self.directory.books]
 
-    def close(self, *, clean: bool = True) -> None:
+    def close(self, *, clean: bool = True, keep: bool = False) -> None:
         """There is nothing to give back."""
 
 

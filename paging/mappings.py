@@ -68,8 +68,12 @@ class Mappings:
         if not absent.any():
             return 0
         blocks = blocks[absent]
-        slots = self.directory.blocks.slot[sequence.pool][sequence.backing.rows(blocks)]
+        rows = sequence.backing.rows(blocks)
+        slots = self.directory.blocks.slot[sequence.pool][rows]
         here = (sequence.backing.kinds(blocks) == Backed.SEALED) & (slots != NO_SLOT)
+        unverified = self.directory.state.unverified
+        if unverified.any_in(sequence.pool):
+            here &= ~unverified.among(rows, sequence.pool)
         if here.any():
             sequence.table.map(blocks[here], sequence.pool, slots[here], PageFlag.RESIDENT)
         return int(np.count_nonzero(here))

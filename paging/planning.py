@@ -56,10 +56,15 @@ class Planning:
         return missing
 
     def _absent(self, sequence: Sequence, blocks: Blocks) -> Blocks:
-        """Of `blocks` those that are sealed and not in the sequence's pool."""
+        """Of `blocks` those that are sealed and not in the sequence's pool, or not verified there since they were taken
+        over."""
         sealed = sequence.backing.kinds(blocks) == Backed.SEALED
-        slots = self._directory.blocks.slot[sequence.pool][sequence.backing.rows(blocks)]
-        return np.asarray(blocks[sealed & (slots == NO_SLOT)])
+        rows = sequence.backing.rows(blocks)
+        absent = self._directory.blocks.slot[sequence.pool][rows] == NO_SLOT
+        unverified = self._directory.state.unverified
+        if unverified.any_in(sequence.pool):
+            absent |= unverified.among(rows, sequence.pool)
+        return np.asarray(blocks[sealed & absent])
 
     def writes(self, fault: Fault) -> Unwritten:
         """Blocks that need a slot of the sequence's own, in whole pages."""

@@ -61,20 +61,30 @@ class Namespace(_message.Message):
     def __init__(self, model: _Optional[str] = ..., revision: _Optional[str] = ..., config_digest: _Optional[str] = ..., adapter: _Optional[str] = ..., salt: _Optional[str] = ..., rank: _Optional[int] = ..., world: _Optional[int] = ..., key_bytes: _Optional[int] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ...) -> None: ...
 
 class AttachRequest(_message.Message):
-    __slots__ = ("space", "fingerprint", "block_bytes", "pid", "client_version", "detach")
+    __slots__ = ("space", "fingerprint", "block_bytes", "pid", "client_version", "detach", "unmapped")
     SPACE_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_VERSION_FIELD_NUMBER: _ClassVar[int]
     DETACH_FIELD_NUMBER: _ClassVar[int]
+    UNMAPPED_FIELD_NUMBER: _ClassVar[int]
     space: Namespace
     fingerprint: bytes
     block_bytes: int
     pid: int
     client_version: str
     detach: bool
-    def __init__(self, space: _Optional[_Union[Namespace, _Mapping]] = ..., fingerprint: _Optional[bytes] = ..., block_bytes: _Optional[int] = ..., pid: _Optional[int] = ..., client_version: _Optional[str] = ..., detach: bool = ...) -> None: ...
+    unmapped: _containers.RepeatedCompositeFieldContainer[Former]
+    def __init__(self, space: _Optional[_Union[Namespace, _Mapping]] = ..., fingerprint: _Optional[bytes] = ..., block_bytes: _Optional[int] = ..., pid: _Optional[int] = ..., client_version: _Optional[str] = ..., detach: bool = ..., unmapped: _Optional[_Iterable[_Union[Former, _Mapping]]] = ...) -> None: ...
+
+class Former(_message.Message):
+    __slots__ = ("epoch", "session")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    session: int
+    def __init__(self, epoch: _Optional[int] = ..., session: _Optional[int] = ...) -> None: ...
 
 class Pool(_message.Message):
     __slots__ = ("index", "tier", "device", "kind", "capacity_bytes", "extent_bytes")

@@ -260,18 +260,29 @@ class Daemon:
 
 
 def run(
-    config: Config, sources: Mapping[str, str] | None = None, load: Callable[[], LoadedConfig] | None = None
+    config: Config,
+    sources: Mapping[str, str] | None = None,
+    load: Callable[[], LoadedConfig] | None = None,
+    *,
+    cold: bool = False,
 ) -> None:
     """Serve until SIGTERM or SIGINT; a second signal ends the drain. SIGHUP reloads what `load` reads. `ready_s` counts
-    from the process's start."""
+    from the process's start. `cold`: what a daemon before this one left in memory is discarded."""
     logging.basicConfig(
         level=config.daemon.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
     )
-    asyncio.run(_run(config, sources, load))
+    asyncio.run(_run(config, sources, load, cold))
 
 
-async def _run(config: Config, sources: Mapping[str, str] | None, load: Callable[[], LoadedConfig] | None) -> None:
-    daemon = Daemon(config, sources, started_at=_process_start(), load=load)
+async def _run(
+    config: Config, sources: Mapping[str, str] | None, load: Callable[[], LoadedConfig] | None, cold: bool
+) -> None:
+    warm = config.daemon.warm_restart
+
+    def make_host(chosen: Config) -> Host:
+        return Host(chosen, inherit=warm and not cold, bequeath=warm)
+
+    daemon = Daemon(config, sources, make_host=make_host, started_at=_process_start(), load=load)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, daemon.request_reload)
     for number in (signal.SIGTERM, signal.SIGINT):

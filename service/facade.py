@@ -73,6 +73,14 @@ class Host(HostBase):
         """For the side socket: process `pid` is about to map the regions."""
         self._sessions.on_mapped(session, pid)
 
+    def confirm_unmapped(self, session: int, epoch: int, former: int) -> bool:
+        """A worker says that its process maps nothing any more of session `former`, which it had with the daemon of `epoch`:
+        the slots that were kept from reuse for it are free. False when no slot was kept for this process."""
+        confirmed = self._sessions.confirm_unmapped(session, epoch, former)
+        if confirmed:
+            self.migrator.stir()
+        return confirmed
+
     def on_gone(self, session: int) -> None:
         """For the side socket: the session's process is proved gone."""
         self._sessions.on_gone(session)

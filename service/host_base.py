@@ -40,17 +40,27 @@ class HostBase:
     """Opening it takes the shared-memory and disk directories; closing gives them back."""
 
     def __init__(
-        self, config: Config, *, clock: Clock | None = None, start_loop: bool = True, instance: str | None = None
+        self,
+        config: Config,
+        *,
+        clock: Clock | None = None,
+        start_loop: bool = True,
+        instance: str | None = None,
+        inherit: bool = False,
+        bequeath: bool = False,
     ) -> None:
         """Raises what hinders the start, naming the config key. `start_loop` False: a test calls `tick` itself.
 
         `instance` names it in the shared-memory directory; None: by its socket, so that a second one is refused.
+        `inherit`: the CPU tier of a host before this one, which was stopped or killed, is taken over; else it is discarded.
+        `bequeath`: `close` leaves the CPU tier for the next one.
         """
         self.epoch = secrets.randbits(63) | 1
         self.version = __version__
         self.clock = clock or SystemClock()
         self.started_at = self.clock.now()
-        self._open(config, instance or instance_name(config))
+        self._bequeath = bequeath
+        self._open(config, instance or instance_name(config), inherit)
         self.directory = self.memory.directory
         self._sessions = SessionBook(self.directory, self.memory, self.migrator, config, self.epoch)
         self.paging = Sequences(self.migrator, paging_rules(config))
@@ -64,14 +74,14 @@ class HostBase:
         if start_loop:
             self.migrator.start_loop()
 
-    def _open(self, config: Config, instance: str) -> None:
-        """Memory and migrator; when that fails nothing stays open."""
-        self._instance: InstanceDir | None = claim_instance(Path(config.cpu.shm_dir), instance)
+    def _open(self, config: Config, instance: str, inherit: bool) -> None:
+        """Memory and migrator; when that fails nothing stays open, and what could have been taken over stays."""
+        self._instance: InstanceDir | None = claim_instance(Path(config.cpu.shm_dir), instance, keep=inherit)
         try:
             self.memory = Memory(memory_spec(config), self._instance, self.clock, self.epoch, policies(config))
             self.migrator = Migrator(self.memory, migration_spec(config), start_loop=False)
         except BaseException:
-            self._instance.close()
+            self._instance.close(keep=bool(self._instance.stale))
             raise
 
     def __repr__(self) -> str:
@@ -141,6 +151,7 @@ class HostBase:
 
     def _before_pass(self) -> None:
         self._sessions.expire()
+        self.memory.frozen.poll()
         self.paging.tick()
 
     def check(self) -> list[str]:
@@ -166,10 +177,11 @@ class HostBase:
         self._closed = True
         self.migrator.close()
         self.paging.close_all()
-        self.memory.close()
+        keep = self._bequeath and self.memory.worth_keeping
+        self.memory.close(keep=keep)
         self._sessions.close()
         if self._instance is not None:
-            self._instance.close()
+            self._instance.close(keep=keep)
 
     # ------------------------------------------------------------------------------------------------ memory
 
@@ -190,6 +202,14 @@ class HostBase:
                 raise InvalidArgumentError("pool", f"{pool} has no headers")
             self._readers[pool] = HeaderReader(headers.region)
         return self._readers[pool]
+
+
+def discard_left(config: Config) -> int:
+    """Free what a stopped or killed host left in shared memory: how many bytes. Raises UnavailableError while one lives."""
+    left = claim_instance(Path(config.cpu.shm_dir), instance_name(config), keep=True)
+    freed = sum(path.stat().st_blocks * 512 for path in left.stale)
+    left.close()
+    return freed
 
 
 def instance_name(config: Config) -> str:

@@ -78,6 +78,7 @@ class StatsCollector(Collector):
         yield from _tiers(stats.get("tiers", {}))
         yield from _lanes(stats.get("lanes", {}))
         yield from _disk(stats.get("disk_store") or {})
+        yield from _takeover(stats.get("takeover") or {})
         yield from _paging(stats.get("paging", {}))
         yield from _moves(stats.get("moves", ()))
         yield _calls(stats.get("calls", ()))
@@ -132,6 +133,22 @@ def _disk(store: Mapping[str, Any]) -> Iterator[Metric]:
         elif isinstance(value, int):
             events.add_metric([name], value)
     yield events
+
+
+def _takeover(taken: Mapping[str, Any]) -> Iterator[Metric]:
+    for name, value in taken.items():
+        if name == "dropped":
+            dropped = GaugeMetricFamily(
+                "hybridkv_takeover_dropped_blocks",
+                "Blocks left by the daemon before, not taken over",
+                labels=["reason"],
+            )
+            yield _labelled(dropped, value)
+        elif name == "outcome":
+            outcome = GaugeMetricFamily("hybridkv_takeover", "1 for what the start made of it", labels=["outcome"])
+            yield _labelled(outcome, {value: 1})
+        elif name != "reason":
+            yield GaugeMetricFamily(f"hybridkv_takeover_{_spelled(name)}", f"{name} of the take-over", value=value)
 
 
 def _paging(paging: Mapping[str, Any]) -> Iterator[Metric]:

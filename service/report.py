@@ -68,6 +68,7 @@ def stats(host: "HostBase") -> dict[str, Any]:
             "counters": dict(sorted(directory.state.counters.items())),
             "loop_errors": host.migrator.loop_errors,
             "disk_store": _disk_store(host),
+            "takeover": _takeover(host),
             "page_lock_failures": list(host.memory.cpu.page_lock_failures),
             "health": {name: {"ok": ok, "reason": reason} for name, (ok, reason) in health(host).items()},
         }
@@ -116,6 +117,16 @@ def _pressure_health(host: "HostBase") -> tuple[bool, str]:
              f"{figures['return_bytes']} are to go back" for pool, figures in _pressure(host).items()
              if figures["under_pressure"]]  # fmt: skip
     return not short, "; ".join(short)
+
+
+def _takeover(host: "HostBase") -> dict[str, Any]:
+    """What was taken over at the start, and what of it is still to be verified or still somebody's of before."""
+    return {
+        **asdict(host.memory.taken),
+        "unverified_blocks": host.directory.state.unverified.count,
+        "frozen_slots_now": host.memory.frozen.slots_count,
+        "frozen_sessions_now": host.memory.frozen.sessions_count,
+    }
 
 
 def _disk_store(host: "HostBase") -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ import hmac
 import os
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hybridkv.migration.memory import Memory
 from hybridkv.migration.migrator import Migrator
@@ -16,7 +16,7 @@ from hybridkv.service.side.protocol import RegionKind
 from hybridkv.service.side.server import RegionOffer
 from hybridkv.tiers.directory import Directory
 from hybridkv.tiers.directory.books import MappedBook
-from hybridkv.tiers.directory.holds import Session
+from hybridkv.tiers.directory.holds import Reservation, Session
 from hybridkv.tiers.errors import (
     ForeignHoldError,
     InvalidArgumentError,
@@ -30,10 +30,13 @@ from hybridkv.tiers.process import boot_id, start_time
 from hybridkv.tiers.shm import SharedRegion
 from hybridkv.tiers.states import Tier
 
+GONE = 2**64 - 1
+"""The start time of a process that had ended before it was asked for: nobody's."""
+
 
 @dataclass(slots=True)
 class _Record:
-    """What belongs to a session and is not the directory's business. `entry` is its place in the session table.
+    """What belongs to a session and is not the directory's business.
 
     `exports` is None for a session of this very process, which cannot import its own device memory.
     """
@@ -45,7 +48,8 @@ class _Record:
     proof: bool = False
     """Its processes are watched: their end will be told."""
     broken_at: float | None = None
-    entry: int | None = None
+    entries: dict[int, int] = field(default_factory=dict)
+    """Of the session table, by pid of the process that maps the regions."""
     block_tokens: int = 1
     lapsed: bool = False
 
@@ -67,7 +71,9 @@ class SessionBook:
         self._entries: list[int] = []
         headers = directory.state.mapped(memory.cpu_index).headers
         if headers is not None:
-            self._entries = list(range(len(headers.sessions) - 1, -1, -1))
+            taken = memory.frozen.entries
+            self._entries = [entry for entry in range(len(headers.sessions) - 1, -1, -1) if entry not in taken]
+            memory.frozen.on_freed = self._entries.append
 
     def _describe_pools(self) -> tuple[PoolInfo, ...]:
         return tuple(
@@ -215,12 +221,38 @@ class SessionBook:
             record = self._records.get(session)
             if record is None:
                 raise NotFoundError(f"session: {session} is not attached")
-            self.live(session).maps = record.proof = True
+            owner = self.live(session)
+            self._enter(owner, record, pid)
+            owner.maps = record.proof = True
             record.pid = pid or record.pid
-            headers = self._directory.state.mapped(self._memory.cpu_index).headers
-            if headers is not None and record.entry is None and self._entries:
-                record.entry = self._entries.pop()
-                headers.put_session(record.entry, session, record.pid, start_time(record.pid) or 0, boot_id())
+
+    def _enter(self, session: Session, record: _Record, pid: int) -> None:
+        """Note in the session table who maps the regions, so that the next daemon knows whose slots it may not use.
+
+        Raises ResourceExhaustedError when the table is full: who is not in it may not map.
+        """
+        headers = self._directory.state.mapped(self._memory.cpu_index).headers
+        if headers is None or pid in record.entries:
+            return
+        if not self._entries:
+            raise ResourceExhaustedError("session table", f"all {len(headers.sessions)} entries are in use")
+        entry = self._entries.pop()
+        record.entries[pid] = entry
+        started = start_time(pid) if pid else 0
+        headers.put_session(entry, session.id, pid, GONE if started is None else started, boot_id(), self._epoch)
+        if not session.owner:
+            session.owner = entry + 1
+            for hold in self._directory.state.ledger.of_session(session):
+                if isinstance(hold, Reservation) and hold.told:
+                    self._directory.writes.own(hold)
+
+    def confirm_unmapped(self, session: int, epoch: int, former: int) -> bool:
+        """See `Host.confirm_unmapped`."""
+        with self._directory.lock:
+            record = self._records.get(session)
+            pids = list(record.entries) if record is not None else []
+        # Of several processes that map one session, nobody knows which one speaks.
+        return len(pids) == 1 and pids[0] != 0 and self._memory.frozen.confirm(epoch, former, pids[0])
 
     # ------------------------------------------------------------------------------------------------ end
 
@@ -243,11 +275,11 @@ class SessionBook:
                 self._migrator.fences.forget(number)
                 self._directory.end_session(session)
                 self._retire(self._directory.state.spaces[session.namespace].block_bytes)
-            if record is not None and record.entry is not None:
-                headers = self._directory.state.mapped(self._memory.cpu_index).headers
-                if headers is not None:
-                    headers.clear_session(record.entry)
-                self._entries.append(record.entry)
+            headers = self._directory.state.mapped(self._memory.cpu_index).headers
+            if record is not None and headers is not None:
+                for entry in record.entries.values():
+                    headers.clear_session(entry)
+                self._entries += record.entries.values()
         if record is not None and record.exports is not None:
             record.exports.close()
         self._migrator.stir()

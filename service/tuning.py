@@ -70,6 +70,7 @@ RESTART: Final = frozenset(
                 "tcp_address",
                 "metrics_port",
                 "metrics_address",
+                "warm_restart",
             )
         ),
         "limits.message_bytes",

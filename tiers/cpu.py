@@ -1,7 +1,7 @@
 """The CPU tier's bytes: one region of shared memory, extents committed and page-locked when first carved."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,15 +28,19 @@ class CpuPool:
         page_lock: str = "auto",
         huge_pages: bool = False,
         numa_node: int | None = None,
+        region: SharedRegion | None = None,
     ) -> None:
-        """`page_lock`: "auto" locks for devices that need it and goes on when that fails, "on" fails then, "off" never."""
+        """`page_lock`: "auto" locks for devices that need it and goes on when that fails, "on" fails then, "off" never.
+        `region`: what a daemon before this one left at `path`, this pool's from now on; None: a new one is made."""
         self.extent_bytes = extent_bytes_for(capacity_bytes)
         self.capacity_bytes = capacity_bytes
         self._devices = [] if page_lock == "off" else list(devices)
         self._required = page_lock == "on"
         self.page_lock_failures: list[str] = []
         self._committed: set[int] = set()
-        self.region = SharedRegion.create(path, capacity_bytes, huge_pages=huge_pages)
+        self.region = region or SharedRegion.create(path, capacity_bytes, huge_pages=huge_pages)
+        if region is not None and huge_pages:
+            region.request_huge_pages()
         self.numa_failure = "" if numa_node is None else bind_to_node(self.region.array, numa_node)
         """Why the memory does not come from the node asked for; empty when it does, or none was asked for."""
         if self.numa_failure:
@@ -56,13 +60,32 @@ class CpuPool:
         """
         if extent in self._committed:
             return
+        self.region.commit(extent * self.extent_bytes, self.extent_bytes)
+        self._lock_pages(extent)
+        self._committed.add(extent)
+
+    def adopt_extents(self, extents: Collection[int]) -> None:
+        """The memory of these is there since a daemon before this one; that of all others goes back to the host.
+
+        Raises as `commit_extent` when, against that, some is missing.
+        """
+        for extent in range(self.capacity_bytes // self.extent_bytes):
+            if extent not in extents:
+                self.region.release(extent * self.extent_bytes, self.extent_bytes)
+        # Asking for what is there takes milliseconds an extent: only where the sum says that something is missing.
+        if self.region.committed_bytes() < len(extents) * self.extent_bytes:
+            for extent in extents:
+                self.region.commit(extent * self.extent_bytes, self.extent_bytes)
+        for extent in extents:
+            self._lock_pages(extent)
+            self._committed.add(extent)
+
+    def _lock_pages(self, extent: int) -> None:
         start = extent * self.extent_bytes
-        self.region.commit(start, self.extent_bytes)
         for device in self._devices:
             answer = device.register_host(self.region.array, start, self.extent_bytes)
             if answer.outcome is Registration.FAILED:
                 self._note_failure(device, answer.reason)
-        self._committed.add(extent)
 
     def _note_failure(self, device: Device, reason: str) -> None:
         if self._required:
@@ -79,11 +102,12 @@ class CpuPool:
             device.unregister_host(self.region.array, start, self.extent_bytes)
         self.region.release(start, self.extent_bytes)
 
-    def close(self) -> None:
-        """Remove the file and drop the mapping. May be called again."""
+    def close(self, *, keep: bool = False) -> None:
+        """Drop the mapping, and the file unless `keep`. May be called again."""
         for device in self._devices:
             for extent in range(self.capacity_bytes // self.extent_bytes):
                 device.unregister_host(self.region.array, extent * self.extent_bytes, self.extent_bytes)
         if not self.region.closed:
-            self.region.unlink()
+            if not keep:
+                self.region.unlink()
             self.region.close()

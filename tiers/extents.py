@@ -57,6 +57,10 @@ class ExtentTable(ExtentRuns):
         first = base + -(-(start - base) // size) * size
         return first, max(0, (start + self.extent_bytes - first) // size)
 
+    def geometry(self, extent: int, size: int) -> tuple[int, int]:
+        """What `extent` gives when carved into slots of `size` bytes: offset of the first, and how many."""
+        return self._geometry(extent, size)
+
     def capacity_slots(self, size: int) -> int:
         """Slots of `size` bytes the pool could hold; of a pool that was made smaller, at least."""
         slots = sorted(self._geometry(extent, size)[1] for extent in range(self.count))
@@ -96,6 +100,12 @@ class ExtentTable(ExtentRuns):
     def uncarved_slots(self, size: int) -> int:
         """Slots of `size` bytes that the extents give which are not carved for anything."""
         return sum(self._geometry(i, size)[1] for i in self.extents_in(ExtentState.FREE))
+
+    def adopt(self, number: int, size: int) -> None:
+        """A FREE extent's memory is there, carved into slots of `size` bytes by a daemon before this one."""
+        extent = self._extents[number]
+        extent.state, extent.size = ExtentState.CARVING, size
+        self.carve(number)
 
     def carve(self, number: int) -> None:
         """The memory of a CARVING extent is there: make its slots."""

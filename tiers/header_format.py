@@ -22,7 +22,7 @@ from hybridkv.tiers.pools import MIN_BLOCK_BYTES, PoolId
 from hybridkv.tiers.states import Tier
 
 MAGIC = b"HKVHEADS"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 PAGE_BYTES = 4096
 SESSION_COUNT = 1024
 MAX_EXTENTS = 1 << 16  # a translation holds the extent in 16 bits
@@ -34,16 +34,24 @@ HEADER_DTYPE = np.dtype(
         "names": [
             *("generation", "extent_epoch", "state", "key_bytes", "parent_bytes", "fingerprint", "key", "parent"),
             *("length", "checksum", "holders", "access_count", "sealed_at", "last_access_at"),
+            *("checked", "private", "owner", "haunts"),
         ],
         "formats": [
             *("<u8", "<u8", "<u4", "<u2", "<u2", f"V{FINGERPRINT_BYTES}", f"V{MAX_KEY_BYTES}", f"V{MAX_KEY_BYTES}"),
             *("<u8", "<u8", "<u4", "<f4", "<f8", "<f8"),
+            *("u1", "u1", "<u2", "<u4"),
         ],
-        "offsets": [0, 8, 16, 20, 22, 24, 56, 120, 184, 192, 200, 204, 208, 216],
+        "offsets": [0, 8, 16, 20, 22, 24, 56, 120, 184, 192, 200, 204, 208, 216, 224, 225, 226, 228],
         "itemsize": 256,
     }
 )
-"""A slot. `state` is a BlockState, `length` in bytes, `checksum` xxh3_64 of the block, times in seconds since 1970."""
+"""A slot. `state` is a BlockState, `length` in bytes, `checksum` xxh3_64 of the block, times in seconds since 1970.
+
+For the daemon that takes the region over: `checked` says whether the checksum is known (a `Checksum` of
+`directory/blocks.py`; 0: it is not), `private` is 1 for a block whose key only a sequence knew. Who may still touch the slot:
+`holders` counts leases, `haunts` lapsed holders of any kind, `owner` is one more than the entry in the session table of the
+worker that was told the slot to write it, 0 for none.
+"""
 
 EXTENT_DTYPE = np.dtype(
     {
@@ -57,13 +65,14 @@ EXTENT_DTYPE = np.dtype(
 
 SESSION_DTYPE = np.dtype(
     {
-        "names": ["session", "start_time", "pid", "state", "boot_id"],
-        "formats": ["<u8", "<u8", "<u4", "<u4", "V16"],
-        "offsets": [0, 8, 16, 20, 24],
+        "names": ["session", "start_time", "pid", "state", "boot_id", "epoch"],
+        "formats": ["<u8", "<u8", "<u4", "<u4", "V16", "<u8"],
+        "offsets": [0, 8, 16, 20, 24, 40],
         "itemsize": 64,
     }
 )
-"""An attached process (see `tiers/process.py`). `state` is 1 while the entry is in use, else 0."""
+"""A process that maps the regions (see `tiers/process.py`), and for which session of which daemon's epoch. `state` is 1 while
+the entry is in use, else 0."""
 
 _FILE_DTYPE = np.dtype(
     [
@@ -86,6 +95,7 @@ _FILE_DTYPE = np.dtype(
         ("daemon_epoch", "<u8"),
         ("created_at", "<f8"),
         ("boot_id", "V16"),
+        ("pid_namespace", "<u8"),
     ]
 )
 
@@ -106,12 +116,21 @@ class HeaderLayout:
     daemon_epoch: int
     created_at: float
     boot_id: bytes
+    pid_namespace: int
 
     @classmethod
     def of(
-        cls, pool: PoolId, capacity_bytes: int, extent_bytes: int, daemon_epoch: int, created_at: float, boot_id: bytes
+        cls,
+        pool: PoolId,
+        capacity_bytes: int,
+        extent_bytes: int,
+        daemon_epoch: int,
+        created_at: float,
+        boot_id: bytes,
+        pid_namespace: int,
     ) -> Self:
-        """The layout for a new region. Raises InvalidArgumentError."""
+        """The layout for a new region; `pid_namespace`: that in which the session table's pids mean something. Raises
+        InvalidArgumentError."""
         if extent_bytes < MIN_BLOCK_BYTES or extent_bytes % PAGE_BYTES:
             raise InvalidArgumentError("extent_bytes", f"{extent_bytes} is no positive multiple of {PAGE_BYTES}")
         extent_count = capacity_bytes // extent_bytes
@@ -133,6 +152,7 @@ class HeaderLayout:
             daemon_epoch=daemon_epoch,
             created_at=created_at,
             boot_id=boot_id,
+            pid_namespace=pid_namespace,
         )
 
     @property
@@ -172,6 +192,7 @@ class HeaderLayout:
                 int(record["daemon_epoch"]),
                 float(record["created_at"]),
                 record["boot_id"].tobytes(),
+                int(record["pid_namespace"]),
             )
         except (InvalidArgumentError, ValueError) as error:
             raise FailedPreconditionError(f"header region: {error}") from error

@@ -6,6 +6,7 @@ their order on x86-64, and an aligned 8-byte word is never torn; elsewhere call-
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -23,7 +24,7 @@ from hybridkv.tiers.header_format import (
 )
 from hybridkv.tiers.points import point
 from hybridkv.tiers.pools import PoolId
-from hybridkv.tiers.process import boot_id
+from hybridkv.tiers.process import boot_id, pid_namespace
 from hybridkv.tiers.shm import SharedRegion
 from hybridkv.tiers.states import BlockState
 
@@ -61,7 +62,7 @@ class HeaderRegion:
     ) -> Self:
         """Make the region's file; only its tables take room. Raises as `SharedRegion.create` and `commit` do."""
         born = time.time() if created_at is None else created_at
-        layout = HeaderLayout.of(pool, capacity_bytes, extent_bytes, daemon_epoch, born, boot_id())
+        layout = HeaderLayout.of(pool, capacity_bytes, extent_bytes, daemon_epoch, born, boot_id(), pid_namespace())
         region = SharedRegion.create(path, layout.total_bytes)
         try:
             region.commit(0, layout.headers_offset)
@@ -85,6 +86,16 @@ class HeaderRegion:
         start = self.layout.headers_offset + extent * self.slots_per_extent * HEADER_DTYPE.itemsize
         self.region.commit(start, slots * HEADER_DTYPE.itemsize)
         self._committed_slots[extent] = max(slots, self._committed_slots[extent])
+
+    def take_over(self, daemon_epoch: int) -> None:
+        """The region is the daemon's of this epoch from now on. Extents that were being carved or freed are free."""
+        self.region.commit(0, self.layout.headers_offset)
+        self.layout = replace(self.layout, daemon_epoch=daemon_epoch)
+        packed = self.layout.packed()
+        self.region.array[: len(packed)] = np.frombuffer(packed, np.uint8)
+        free = self._epoch % 2 == 1
+        for name in ("slot_bytes", "slot_count", "state"):
+            self.extents[name][free] = 0
 
     def set_extent(self, extent: int, *, slot_bytes: int, carved: bool) -> None:
         """Carve `extent` (epoch becomes even, its slots odd) or free it (epoch becomes odd; `slot_bytes` is ignored).
@@ -123,6 +134,8 @@ class HeaderRegion:
         sealed_at: npt.NDArray[np.float64],
         access_count: npt.NDArray[np.float32],
         last_access: npt.NDArray[np.float64],
+        checked: npt.NDArray[np.uint8],
+        private: npt.NDArray[np.uint8],
     ) -> None:
         """Fill the headers, then make them readable. An empty parent means none. Raises InternalError if one is sealed.
 
@@ -141,6 +154,7 @@ class HeaderRegion:
         entries["length"], entries["checksum"] = lengths, checksums
         entries["sealed_at"], entries["last_access_at"] = sealed_at, last_access
         entries["access_count"] = access_count
+        entries["checked"], entries["private"] = checked, private
         # The generation's own word is written as it was: odd, so that nobody reads the rest meanwhile.
         self._raw[indices] = entries.view(self._raw.dtype)
         point("headers.fields_written")
@@ -151,7 +165,6 @@ class HeaderRegion:
         self._generation[indices] = self._expect(indices, parity=0) + np.uint64(1)
         point("headers.retired")
         self.headers["state"][indices] = BlockState.FREE
-        self.headers["holders"][indices] = 0
 
     def generations(self, indices: Indices) -> U64s:
         """The slots' generations now."""
@@ -168,10 +181,27 @@ class HeaderRegion:
         """Overwrite how many leases hold each slot. Advisory, as above."""
         self.headers["holders"][indices] = counts
 
-    def put_session(self, entry: int, session: int, pid: int, start_time: int, boot: bytes) -> None:
+    def learn_checksums(self, indices: Indices, checksums: U64s, checked: npt.NDArray[np.uint8]) -> None:
+        """Sealed slots whose checksum became known after they were published."""
+        self.headers["checksum"][indices] = checksums
+        self.headers["checked"][indices] = checked
+
+    def mark_removed(self, indices: Indices) -> None:
+        """Sealed slots of removed blocks, which stay readable for those who lease them: not to be taken over."""
+        self.headers["state"][indices] = BlockState.REMOVED
+
+    def set_owner(self, indices: Indices, owner: int) -> None:
+        """Slots that a worker was told to write: `owner` is one more than its entry in the session table, 0: none."""
+        self.headers["owner"][indices] = owner
+
+    def set_haunts(self, indices: Indices, counts: npt.NDArray[np.uint32]) -> None:
+        """How many lapsed holders may still touch each slot."""
+        self.headers["haunts"][indices] = counts
+
+    def put_session(self, entry: int, session: int, pid: int, start_time: int, boot: bytes, epoch: int) -> None:
         """Fill an entry of the session table, so that a later daemon can tell whether the process still lives."""
         row = self.sessions[entry : entry + 1]
-        row["session"], row["pid"], row["start_time"] = session, pid, start_time
+        row["session"], row["pid"], row["start_time"], row["epoch"] = session, pid, start_time, epoch
         row["boot_id"] = np.void(boot)
         row["state"] = 1
 

@@ -25,13 +25,15 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 class InstanceDir:
     """The claimed folder of a running daemon. Made by `claim_instance`; `close` gives it up.
 
-    `stale` holds the region files of a dead predecessor that were kept for the caller to take over, by path.
+    `stale` holds the region files of a dead predecessor that were kept for the caller to take over, by path;
+    `was_discarded`: there were some, and they were removed.
     A forked child does not hold the lock.
     """
 
-    def __init__(self, path: Path, lock_fd: int, stale: tuple[Path, ...]) -> None:
+    def __init__(self, path: Path, lock_fd: int, stale: tuple[Path, ...], was_discarded: bool = False) -> None:
         self.path = path
         self.stale = stale
+        self.was_discarded = was_discarded
         self._lock_fd: int | None = lock_fd
         _claimed.add(self)
 
@@ -40,6 +42,11 @@ class InstanceDir:
         if not _NAME.fullmatch(name):
             raise InvalidArgumentError("name", f"{name!r} does not match {_NAME.pattern}")
         return self.path / (name + REGION_SUFFIX)
+
+    def discard(self) -> None:
+        """Remove what a predecessor left."""
+        for region in self.stale:
+            region.unlink(missing_ok=True)
 
     def close(self, *, keep: bool = False) -> None:
         """Remove the region files (all of them, unless `keep`) and the folder, then drop the lock. May be repeated."""
@@ -87,6 +94,7 @@ def claim_instance(shm_dir: Path, name: str, *, keep: bool = False) -> InstanceD
     except OSError as error:
         raise UnavailableError(f"{path}: cannot be claimed: {error.strerror}") from error
     try:
+        found = any(path.glob("*" + REGION_SUFFIX))
         if not keep:
             _remove_regions(path)
         stale = tuple(sorted(path.glob("*" + REGION_SUFFIX)))
@@ -94,7 +102,7 @@ def claim_instance(shm_dir: Path, name: str, *, keep: bool = False) -> InstanceD
     except OSError as error:
         os.close(lock_fd)
         raise UnavailableError(f"{path}: stale regions cannot be cleared: {error.strerror}") from error
-    return InstanceDir(path, lock_fd, stale)
+    return InstanceDir(path, lock_fd, stale, found and not keep)
 
 
 def _locked(path: Path) -> int:

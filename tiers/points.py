@@ -37,6 +37,9 @@ POINTS: tuple[str, ...] = (
     "disk.segment.unlinked",
     "disk.aside.before_move",
     "disk.close.before_marker",
+    "takeover.claimed",
+    "takeover.adopted",
+    "takeover.frozen",
 )
 """Every point there is. A name that is not here is refused, so that a test cannot wait for a point nobody passes."""
 

@@ -12,6 +12,7 @@ import mmap
 import os
 import stat
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -85,6 +86,30 @@ class SharedRegion:
         if huge_pages:
             region.request_huge_pages()
         return region
+
+    @classmethod
+    def reopen(cls, path: Path) -> Self:
+        """Map, for reading and writing, the whole of a region's file that is there already, and is this user's.
+
+        Raises FailedPreconditionError.
+        """
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as error:
+            raise FailedPreconditionError(f"{path}: cannot be opened: {error.strerror}") from error
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
+                raise FailedPreconditionError(f"{path}: is no file of user {os.getuid()}")
+            if not found.st_size or found.st_size % PAGE_BYTES:
+                raise FailedPreconditionError(f"{path}: {found.st_size} bytes are no region")
+            return cls(fd, found.st_size, writable=True, path=path)
+        except OSError as error:
+            os.close(fd)
+            raise FailedPreconditionError(f"{path}: cannot be mapped: {error.strerror}") from error
+        except FailedPreconditionError:
+            os.close(fd)
+            raise
 
     @classmethod
     def attach(cls, fd: int, nbytes: int, writable: bool) -> Self:
@@ -170,6 +195,14 @@ class SharedRegion:
         except OSError as error:
             return f"madvise: {error.strerror}"
         return _shmem_huge_pages_off()
+
+    def when_unmapped(self, call: Callable[[], None]) -> None:
+        """`call` once this mapping is gone: closed, and without a view. On whatever thread dropped the last; not at exit, and
+        not in a forked child. Raises FailedPreconditionError once closed."""
+        if self._mapping is None:
+            raise FailedPreconditionError(f"{self!r} is closed")
+        born_in = os.getpid()
+        weakref.finalize(self._mapping, lambda: call() if os.getpid() == born_in else None).atexit = False
 
     def close(self) -> None:
         """Drop the mapping and the descriptor; views that exist keep the memory mapped. May be called again."""

@@ -49,13 +49,31 @@ def _common(
 
 
 @app.command()
-def serve(config: ConfigOption = None, assignments: SetOption = None, socket: SocketOption = None) -> None:
+def serve(
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    socket: SocketOption = None,
+    cold: Annotated[
+        bool, typer.Option("--cold", help="Discard what a daemon before this one left in host memory.")
+    ] = False,
+) -> None:
     """Run the daemon until SIGTERM or Ctrl-C; a second signal skips the drain. SIGHUP reloads the config."""
     with failing_plainly():
         found = loaded(config, assignments, socket)
         from hybridkv.service.daemon import run
 
-        run(found.config, found.sources, lambda: loaded(config, assignments, socket))
+        run(found.config, found.sources, lambda: loaded(config, assignments, socket), cold=cold)
+
+
+@app.command()
+def discard(config: ConfigOption = None, assignments: SetOption = None, socket: SocketOption = None) -> None:
+    """Free the host memory that a stopped daemon left for the next one. Refused while a daemon runs."""
+    with failing_plainly():
+        found = loaded(config, assignments, socket)
+        from hybridkv.service.host_base import discard_left
+
+        freed = discard_left(found.config)
+    print(f"freed {freed} bytes")
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import grpc
@@ -14,6 +14,7 @@ from hybridkv.service.client.raising import raised_by
 from hybridkv.service.client.transport import LostError
 from hybridkv.service.codec import namespace_to_wire, tier_from_wire
 from hybridkv.service.replies import Attached, LimitsInfo, PoolInfo
+from hybridkv.service.versions import check_versions
 from hybridkv.tiers.errors import DeadlineExceededError, HybridKVError
 from hybridkv.tiers.namespace import Namespace
 from hybridkv.version import __version__
@@ -33,6 +34,18 @@ def attach_request(space: Namespace) -> pb.AttachRequest:
         block_bytes=space.layout.block_bytes,
         client_version=__version__,
     )
+
+
+def unmapped_request(formers: Iterable[tuple[int, int]]) -> pb.AttachRequest:
+    """A later message: (epoch, session) of sessions of before whose memory this process maps no more."""
+    return pb.AttachRequest(unmapped=[pb.Former(epoch=epoch, session=session) for epoch, session in formers])
+
+
+def check_server(reply: pb.AttachReply) -> None:
+    """Raises FailedPreconditionError when the daemon is of a version that this client does not work with. A daemon that is
+    older than the rule does not look."""
+    if reply.server_version:
+        check_versions(__version__, reply.server_version)
 
 
 class AttachStream:
@@ -57,10 +70,19 @@ class AttachStream:
             self._cancel()
             raise first
         self.reply: pb.AttachReply = first
+        try:
+            check_server(first)
+        except HybridKVError:
+            self._cancel()
+            raise
 
     @property
     def lost(self) -> bool:
         return self._ended.is_set()
+
+    def tell_unmapped(self, epoch: int, session: int) -> None:
+        """That session of before is mapped here no more. Never blocks; from any thread."""
+        self._outgoing.put(unmapped_request([(epoch, session)]))
 
     def close(self, *, detach: bool) -> None:
         """End the stream; with `detach` wait shortly until the daemon has ended what the session held."""

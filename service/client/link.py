@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from hybridkv.service.client.core import Budget
+from hybridkv.service.client.formers import Formers
 from hybridkv.service.client.renewal import Renewer
 from hybridkv.service.client.reports import AccessReports
 from hybridkv.service.client.translations import CALL_FREE, MAX_TRANSLATIONS_COUNT, TRANSLATIONS_COUNT, Translations
@@ -78,6 +79,7 @@ class Link:
         self._attachment: Attachment | None = None
         self._closed = False
         self._lock = threading.Lock()
+        self._formers = Formers()
         _links.add(self)
 
     def run(self, call: Callable[[Attachment, Budget], T], wait_s: float = 0.0) -> T:
@@ -114,6 +116,8 @@ class Link:
             if self._attachment is None or not self._attachment.alive:
                 self._drop()
                 self._attachment = Attachment(self._dial_within(budget), self._translations_count)
+                transport = self._attachment.transport
+                self._formers.follow(transport.attached, transport.memory, transport.tell_unmapped)
             attachment = self._attachment
             before, self._epoch = self._epoch, attachment.attached.epoch
             changed = before is not None and before != self._epoch
@@ -159,6 +163,7 @@ class Link:
     def _forget_parent(self) -> None:
         """In a forked child: the parent's session is not ours, its lock may be held by a thread that is not here."""
         self._lock = threading.Lock()
+        self._formers = Formers()
         if self._attachment is not None:
             _inherited.append(self._attachment)
             self._attachment = None

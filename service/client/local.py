@@ -139,6 +139,9 @@ class LocalTransport:
     def stats(self, *, timeout_s: float) -> dict[str, Any]:
         return self._host.stats()
 
+    def tell_unmapped(self, epoch: int, session: int) -> None:
+        """A host in this process keeps nothing for sessions of before: none of them outlived their host."""
+
     def close(self, *, detach: bool) -> None:
         if not self._closed:
             self._closed = True

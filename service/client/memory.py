@@ -53,6 +53,7 @@ class Mapped(Protocol):
     def writable(self, pool: int) -> Bytes: ...
     def headers(self, pool: int) -> HeaderReader: ...
     def close(self) -> None: ...
+    def when_unmapped(self, call: Callable[[], None]) -> None: ...
 
 
 def only_pool(slots: npt.NDArray[Any]) -> int | None:
@@ -282,6 +283,10 @@ class Memory:
         """Whether no device touches the daemon's memory for us any more: see `Devices.let_go`. To be called before the
         session ends by a goodbye, which says just that."""
         return self._devices is None or self._devices.let_go(timeout_s)
+
+    def when_unmapped(self, call: Callable[[], None]) -> None:
+        """`call` once this process maps none of it any more: after `close`, and when the last view is gone."""
+        self._mapped.when_unmapped(call)
 
     def close(self) -> None:
         """Let go of the mappings; each is unmapped when its last view is gone."""

@@ -6,7 +6,7 @@ mapped here; `handles` tell where the bytes are (see `devices.py`). The disk is 
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
@@ -87,6 +87,19 @@ class WorkerRegions:
     def headers(self, pool: int) -> HeaderReader:
         """The pool's slot headers. Raises NotFoundError."""
         return self._of(pool).headers
+
+    def when_unmapped(self, call: Callable[[], None]) -> None:
+        """`call` once nothing of this is mapped any more: after `close`, and when the last view is gone. On whatever thread
+        dropped that; not at the end of the process, which says it all."""
+        left = [len(self._mappings)]
+
+        def one_less() -> None:
+            left[0] -= 1
+            if not left[0]:
+                call()
+
+        for mapping in self._mappings:
+            mapping.when_unmapped(one_less)
 
     def forked(self) -> bool:
         """Whether this is a forked child of the process that mapped the regions: nothing is mapped here."""

@@ -205,6 +205,10 @@ class RpcTransport:
     def stats(self, *, timeout_s: float) -> dict[str, Any]:
         return messages.figures(self._calls(self._admin.Stats, pb.StatsRequest(), timeout_s))
 
+    def tell_unmapped(self, epoch: int, session: int) -> None:
+        """See `Transport`."""
+        self._stream.tell_unmapped(epoch, session)
+
     def close(self, *, detach: bool) -> None:
         """A goodbye says that nothing of ours touches a slot: while a view or a kernel might, the stream just ends, and
         what this session held waits for the end of the process."""

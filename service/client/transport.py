@@ -83,6 +83,9 @@ class Transport(Protocol):
     def draining(self) -> bool:
         """Whether the daemon said that it is about to stop."""
 
+    def tell_unmapped(self, epoch: int, session: int) -> None:
+        """That session, of before this one, is mapped in this process no more. Never blocks; from any thread."""
+
     def lookup(self, keys: Keys, *, timeout_s: float) -> LookupReply: ...
 
     def acquire(

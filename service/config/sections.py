@@ -63,6 +63,9 @@ class DaemonConfig(Section):
     drain_s: Seconds = Field(
         default=30.0, description="Longest time a stopping daemon spends writing dirty blocks to disk"
     )
+    warm_restart: bool = Field(
+        default=True, description="The CPU tier outlives the daemon, for the next one on this socket to take over"
+    )
     log_level: LogLevel = Field(default="info", description="Least severity that is logged")
 
     @field_validator("tls_key_path")

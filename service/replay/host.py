@@ -18,7 +18,7 @@ class SimulatedHost(Host):
     def __init__(self, config: Config, clock: Clock) -> None:
         super().__init__(config, clock=clock, start_loop=False)
 
-    def _open(self, config: Config, instance: str) -> None:
+    def _open(self, config: Config, instance: str, inherit: bool) -> None:
         self._instance = None
         self.memory = SimulatedMemory(memory_spec(config), self.clock, policies(config))
         # Nobody asks a replay to explain a block, and remembering moves would be a good part of its time.

@@ -14,6 +14,7 @@ from hybridkv.service.replies import Attached
 from hybridkv.service.servicers.sessions import OpenStream, Sessions
 from hybridkv.service.servicers.streams import next_message
 from hybridkv.service.side.server import SideSocket
+from hybridkv.service.versions import check_versions
 from hybridkv.tiers.errors import InvalidArgumentError
 from hybridkv.version import __version__
 
@@ -38,7 +39,7 @@ class SessionServicer(pb_grpc.SessionServicer):
             detached = False
             try:
                 await opened.write(self._reply(attached, context))
-                detached = await _until_end(context)
+                detached = await self._until_end(context, attached.session)
             finally:
                 await self._end(opened, attached, detached)
 
@@ -47,6 +48,7 @@ class SessionServicer(pb_grpc.SessionServicer):
         session that nobody owns; it ends as soon as it exists."""
         if not first.HasField("space"):
             raise InvalidArgumentError("space", "is missing in the first message")
+        check_versions(first.client_version, __version__)
         attaching = asyncio.ensure_future(
             asyncio.to_thread(
                 self._host.attach,
@@ -65,6 +67,17 @@ class SessionServicer(pb_grpc.SessionServicer):
     def _disown(self, attaching: "asyncio.Future[Attached]") -> None:
         if not attaching.cancelled() and attaching.exception() is None:
             self._host.detach(attaching.result().session)
+
+    async def _until_end(self, context: Any, session: int) -> bool:
+        """Whether the stream ended by a `detach` message. Messages that say nothing known are of a later version, and pass."""
+        while True:
+            message: pb.AttachRequest | None = await next_message(context, None, "detach")
+            if message is None:
+                return False
+            for former in message.unmapped:
+                self._host.confirm_unmapped(session, former.epoch, former.session)
+            if message.detach:
+                return True
 
     async def _end(self, opened: OpenStream, attached: Attached, detached: bool) -> None:
         try:
@@ -120,13 +133,3 @@ async def _first_message(context: Any) -> pb.AttachRequest:
     if first is None:
         raise InvalidArgumentError("space", "the stream ended before its first message")
     return first
-
-
-async def _until_end(context: Any) -> bool:
-    """Whether the stream ended by a `detach` message. Other messages are of a later version, and pass."""
-    while True:
-        message: pb.AttachRequest | None = await next_message(context, None, "detach")
-        if message is None:
-            return False
-        if message.detach:
-            return True

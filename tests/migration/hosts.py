@@ -152,8 +152,10 @@ class Rig:
     """A host with a clock of its own and no loop: what happens is what the test does, and what the lanes then carry."""
 
     def __init__(self, tmp_path: Path, *, gpus: int = 1, gpu_blocks: int = 16, cpu_blocks: int = 32,
-                 disk_bytes: int = 0, clock: ManualClock | None = None, **overrides: Any) -> None:  # fmt: skip
-        """Sizes in blocks of 16 KiB; a pool has 16 extents. `overrides`: config keys, `section__name`."""
+                 disk_bytes: int = 0, clock: ManualClock | None = None, warm: bool = False,
+                 **overrides: Any) -> None:  # fmt: skip
+        """Sizes in blocks of 16 KiB; a pool has 16 extents. `warm`: it takes over what lies in its folder, and leaves its CPU
+        tier there. `overrides`: config keys, `section__name`."""
         self.clock = clock or ManualClock()
         flat = {key.replace("__", "."): value for key, value in overrides.items()}
         config: dict[str, object] = {
@@ -167,7 +169,8 @@ class Rig:
             **({"disk.path": str(tmp_path / "disk"), "disk.capacity_bytes": disk_bytes} if disk_bytes else {}),
             **flat,
         }
-        self.host = Host(load_config(overrides=config, env={}), clock=self.clock, start_loop=False)
+        self.host = Host(load_config(overrides=config, env={}), clock=self.clock, start_loop=False,
+                         inherit=warm, bequeath=warm)  # fmt: skip
         self.migrator = self.host.migrator
         self.migrator.carver.return_after_s = 0.0  # nobody reads without a call here
         self.directory = self.host.directory

@@ -75,6 +75,8 @@ def publish(writer: HeaderRegion, indices: Indices, **changes: Any) -> None:
         "sealed_at": np.full(count, 1.5),
         "access_count": np.ones(count, np.float32),
         "last_access": np.full(count, 2.5),
+        "checked": np.ones(count, np.uint8),
+        "private": np.zeros(count, np.uint8),
     }
     writer.publish(indices, **(fields | changes))
 
@@ -264,11 +266,12 @@ def test_carving_twice_or_without_room_is_a_bug(writer: HeaderRegion) -> None:
 
 
 def test_the_session_table(writer: HeaderRegion) -> None:
-    writer.put_session(1023, 2**60, os.getpid(), own_start_time(), boot_id())
+    writer.put_session(1023, 2**60, os.getpid(), own_start_time(), boot_id(), 2**62 + 1)
     row = writer.sessions[1023]
     assert (int(row["session"]), int(row["pid"]), int(row["state"])) == (2**60, os.getpid(), 1)
     assert int(row["start_time"]) == own_start_time()
     assert row["boot_id"].tobytes() == boot_id()
+    assert int(row["epoch"]) == 2**62 + 1
     writer.clear_session(1023)
     assert writer.sessions["state"].sum() == 0
 

@@ -13,6 +13,7 @@ from hybridkv.tiers.extents import ExtentTable, SlotUse
 from hybridkv.tiers.headers import HeaderRegion
 from hybridkv.tiers.pools import SLOT_DTYPE, PoolId
 from hybridkv.tiers.replacement import Policy, Rows
+from hybridkv.tiers.states import Tier
 
 Slots = NDArray[np.int64]
 
@@ -46,6 +47,8 @@ class MappedBook:
         self.table = table
         self.policy = policy
         self.headers = headers
+        self._heritable = headers if pool.tier is Tier.CPU else None
+        """Headers that tell the next daemon who may still touch a slot; device memory ends with the daemon."""
         self.capacity_bytes = table.capacity_bytes
         self.lane_slots: dict[int, list[int]] = {}
         """Free slots that belong to the lanes, by block size; outside the watermarks."""
@@ -99,6 +102,7 @@ class MappedBook:
         """A holder of these slots lapsed but may still touch them: they are not used again before `release`."""
         for slot in slots:
             self._haunted[slot] = self._haunted.get(slot, 0) + 1
+        self._tell_haunts(slots)
 
     def release(self, slots: Sequence[int]) -> None:
         """One lapsed holder of each slot confirmed, or is proved gone."""
@@ -111,7 +115,19 @@ class MappedBook:
             del self._haunted[slot]
             if self.table.use_of(slot) is SlotUse.QUARANTINED:
                 freed.append(slot)
+        self._tell_haunts(slots)
+        self.own(np.array(freed, np.int64), 0)
         self.table.give(np.array(freed, np.int64))
+
+    def own(self, slots: Slots, owner: int) -> None:
+        """Note in the headers whom the slots were told to write; `owner`: see `headers.HeaderRegion.set_owner`."""
+        if self._heritable is not None and len(slots):
+            self._heritable.set_owner(self.table.header_indices(slots), owner)
+
+    def _tell_haunts(self, slots: Sequence[int]) -> None:
+        if self._heritable is not None and len(slots):
+            counts = np.fromiter((self._haunted.get(slot, 0) for slot in slots), np.uint32, len(slots))
+            self._heritable.set_haunts(self.table.header_indices(np.array(slots, np.int64)), counts)
 
     @property
     def haunted_slots(self) -> dict[int, int]:

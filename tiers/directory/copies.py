@@ -50,7 +50,31 @@ class Copies:
             sealed_at=blocks.sealed_at[rows],
             access_count=blocks.accesses[rows],
             last_access=blocks.last_access[rows],
+            checked=blocks.checked[rows],
+            private=blocks.private[rows],
         )
+
+    def adopt(self, rows: Rows, pool: int, slots: Slots) -> None:
+        """Bytes and headers of sealed `rows` (one size) lie in free slots since a daemon before this one; the row used first
+        comes first. Nobody reads them before they are verified."""
+        state, blocks, book = self._state, self._state.blocks, self._state.mapped(pool)
+        now = state.clock.now()
+        book.policy.inserted(rows, now)
+        book.table.take_at(slots, rows, SlotUse.RESIDENT)
+        blocks.slot[pool][rows] = slots
+        blocks.arrived_at[pool][rows] = now
+        state.unverified.add(rows)
+        self._tiers_changed(rows)
+
+    def learn_checksums(self, rows: Rows) -> None:
+        """Checksums of `rows` became known. Headers that were published without say so from now on."""
+        blocks = self._state.blocks
+        for pool in self._state.pools_in(Tier.CPU):
+            book = self._state.mapped(pool)
+            here = rows[blocks.slot[pool][rows] != NO_SLOT]
+            if book.headers is not None and len(here):
+                indices = book.table.header_indices(blocks.slot[pool][here])
+                book.headers.learn_checksums(indices, blocks.checksum[here], blocks.checked[here])
 
     # ------------------------------------------------------------------------------------------------ go
 
@@ -63,6 +87,7 @@ class Copies:
         book.policy.removed(rows)
         state.standings.dropped(rows, pool)
         state.speculation.left(rows, pool)
+        state.unverified.left(rows, pool)
         self._retire(rows, slots, book)
         blocks.slot[pool][rows] = NO_SLOT
         for size, some in state.by_size(rows):
@@ -107,7 +132,17 @@ class Copies:
         blocks.unindex(rows)
         blocks.state[rows] = _REMOVED
         self._tell_gone(rows)
+        self._mark_removed(rows)
         self.sweep(rows)
+
+    def _mark_removed(self, rows: Rows) -> None:
+        """Copies that stay for their readers are not to come back with the next daemon."""
+        blocks = self._state.blocks
+        for pool in self._state.pools_in(Tier.CPU):
+            book = self._state.mapped(pool)
+            here = rows[blocks.slot[pool][rows] != NO_SLOT]
+            if book.headers is not None and len(here):
+                book.headers.mark_removed(book.table.header_indices(blocks.slot[pool][here]))
 
     def sweep(self, rows: Rows) -> None:
         """Drop what removed blocks still have and nobody holds; recycle the rows that nothing holds any more."""

@@ -87,6 +87,8 @@ class Session:
     id: int
     namespace: int
     maps: bool = False
+    owner: int = 0
+    """What headers name it by, as the owner of slots (see `header_format.HEADER_DTYPE`); 0 while it maps nothing."""
     ended: bool = False
     holds: set[int] = field(default_factory=set)
     requests: dict[int, Request] = field(default_factory=dict)

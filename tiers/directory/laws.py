@@ -27,7 +27,7 @@ def check(state: State) -> list[str]:
     found += _leases_are_counted(state)
     found += _holds_are_counted(state)
     found += _chains_are_counted(state)
-    found += state.standings.check() + state.speculation.check()
+    found += state.standings.check() + state.speculation.check() + state.unverified.check()
     found += state.mapper.check() if state.mapper is not None else []
     return found
 

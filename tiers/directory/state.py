@@ -15,6 +15,7 @@ from hybridkv.tiers.directory.holds import HoldLedger
 from hybridkv.tiers.directory.mappings import Mapper
 from hybridkv.tiers.directory.speculation import Speculation
 from hybridkv.tiers.directory.standings import Standings
+from hybridkv.tiers.directory.unverified import Unverified
 from hybridkv.tiers.replacement import Rows
 from hybridkv.tiers.states import Tier
 
@@ -55,6 +56,7 @@ class State:
         self.counters: Counter[str] = Counter()
         self.standings = Standings(self.blocks, len(self.books))
         self.speculation = Speculation(self.blocks, self.counters)
+        self.unverified = Unverified(self.blocks, self.pools_in(Tier.CPU))
         self.mapper: Mapper | None = None
         """Hears of what becomes of blocks that sequences map; None: there are no sequences."""
         self.broken: list[str] = []

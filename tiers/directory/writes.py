@@ -115,6 +115,18 @@ class Writes:
             point("reserve.granted")
         return int(np.count_nonzero(reservation.parts == Part.WAITING))
 
+    def tell(self, reservation: Reservation) -> None:
+        """Its owner is about to hear of the slots, and may write to them from then on: that outlives this daemon."""
+        reservation.told = True
+        self.own(reservation)
+
+    def own(self, reservation: Reservation) -> None:
+        """Note in the headers whose the open slots are."""
+        owner = self._state.ledger.sessions[reservation.session].owner
+        if owner:
+            slots = reservation.slots[np.isin(reservation.parts, (Part.OPEN, Part.LAPSED))]
+            self._state.mapped(reservation.pool).own(slots, owner)
+
     def stop_waiting(self, reservation: Reservation) -> None:
         """Keys that got no slot are no longer ours; a reservation without any is over."""
         waiting = np.flatnonzero(reservation.parts == Part.WAITING)
@@ -235,8 +247,10 @@ class Writes:
 
     def _free_slots(self, reservation: Reservation, positions: Positions) -> None:
         book = self._state.mapped(reservation.pool)
-        rows = reservation.rows[positions]
-        book.give(0, reservation.slots[positions], SlotUse.RESERVED)
+        rows, slots = reservation.rows[positions], reservation.slots[positions]
+        if self._state.ledger.sessions[reservation.session].owner:
+            book.own(slots, 0)
+        book.give(0, slots, SlotUse.RESERVED)
         self._forget_rows(rows)
         reservation.parts[positions] = Part.ENDED
         reservation.rows[positions] = NO_ROW

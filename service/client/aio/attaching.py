@@ -9,10 +9,10 @@ from grpc import aio
 
 from hybridkv.proto import hybridkv_pb2 as pb
 from hybridkv.proto import hybridkv_pb2_grpc as pb_grpc
-from hybridkv.service.client.attaching import DETACH_S
+from hybridkv.service.client.attaching import DETACH_S, check_server, unmapped_request
 from hybridkv.service.client.raising import raised_by
 from hybridkv.service.client.transport import LostError
-from hybridkv.tiers.errors import DeadlineExceededError
+from hybridkv.tiers.errors import DeadlineExceededError, HybridKVError
 
 _EOF: Any = aio.EOF  # type: ignore[attr-defined]  # its stubs leave it out
 
@@ -25,7 +25,10 @@ class AsyncAttachStream:
         self.reply = reply
         self.draining = False
         self._ended = asyncio.Event()
-        self._follower = asyncio.get_running_loop().create_task(self._follow())
+        self._loop = asyncio.get_running_loop()
+        self._unmapped: asyncio.Queue[tuple[int, int]] = asyncio.Queue()
+        self._follower = self._loop.create_task(self._follow())
+        self._teller = self._loop.create_task(self._tell())
 
     @classmethod
     async def open(cls, channel: aio.Channel, request: pb.AttachRequest, timeout_s: float) -> "AsyncAttachStream":
@@ -46,14 +49,32 @@ class AsyncAttachStream:
             if isinstance(error, asyncio.InvalidStateError):  # gRPC's word for a stream that ended before our write
                 raise await _why(call) from error
             raise
+        try:
+            check_server(reply)
+        except HybridKVError:
+            call.cancel()
+            raise
         return cls(call, reply)
 
     @property
     def lost(self) -> bool:
         return self._ended.is_set()
 
+    def tell_unmapped(self, epoch: int, session: int) -> None:
+        """That session of before is mapped here no more. Never blocks; from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and with it the stream
+            self._loop.call_soon_threadsafe(self._unmapped.put_nowait, (epoch, session))
+
+    async def _tell(self) -> None:
+        """The task that tells: gRPC takes one message of a stream at a time."""
+        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+            while True:
+                await self._call.write(unmapped_request([await self._unmapped.get()]))
+
     async def close(self, *, detach: bool) -> None:
         """End the stream; with `detach` wait shortly until the daemon has ended what the session held."""
+        self._teller.cancel()
+        await asyncio.wait({self._teller})
         if detach and not self.lost:
             with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError, TimeoutError):
                 async with asyncio.timeout(DETACH_S):

@@ -9,6 +9,7 @@ from hybridkv.service.client.aio.keeping import AsyncRenewer, AsyncReports
 from hybridkv.service.client.aio.tasks import Background
 from hybridkv.service.client.aio.transport import AsyncTransport
 from hybridkv.service.client.core import Budget
+from hybridkv.service.client.formers import Formers
 from hybridkv.service.client.link import FIRST_BACKOFF_S, MAX_BACKOFF_S, EpochChanged
 from hybridkv.service.client.translations import CALL_FREE, Translations
 from hybridkv.service.client.transport import LostError
@@ -71,6 +72,7 @@ class AsyncLink:
         self._attachment: AsyncAttachment | None = None
         self._closed = False
         self._lock = asyncio.Lock()
+        self._formers = Formers()
         self._pid = os.getpid()
 
     async def run(self, call: Callable[[AsyncAttachment, Budget], Awaitable[T]], wait_s: float = 0.0) -> T:
@@ -98,6 +100,8 @@ class AsyncLink:
             if self._attachment is None or not self._attachment.alive:
                 await self._drop()
                 self._attachment = AsyncAttachment(await self._dial_within(budget), self._translations_count)
+                transport = self._attachment.transport
+                self._formers.follow(transport.attached, transport.memory, transport.tell_unmapped)
             attachment = self._attachment
             before, self._epoch = self._epoch, attachment.attached.epoch
         if before is not None and before != attachment.attached.epoch:

@@ -156,6 +156,10 @@ class AsyncTransport:
     async def stats(self, *, timeout_s: float) -> dict[str, Any]:
         return messages.figures(await self._call(self._admin.Stats, pb.StatsRequest(), timeout_s))
 
+    def tell_unmapped(self, epoch: int, session: int) -> None:
+        """See `Transport`."""
+        self._stream.tell_unmapped(epoch, session)
+
     async def close(self, *, detach: bool) -> None:
         """See `RpcTransport.close`."""
         self._closed = True

@@ -53,6 +53,7 @@ class Mapped:
         self.memory = np.repeat(np.arange(SLOTS, dtype=np.uint8), BLOCK_BYTES)
         self.header = Headers()
         self.closed = False
+        self.unmapped: list[Callable[[], None]] = []
 
     def readable(self, pool: int) -> npt.NDArray[np.uint8]:
         view = self.memory[:]
@@ -70,6 +71,11 @@ class Mapped:
 
     def close(self) -> None:
         self.closed = True
+        for call in self.unmapped:
+            call()
+
+    def when_unmapped(self, call: Callable[[], None]) -> None:
+        self.unmapped.append(call)
 
 
 class Scripted:
@@ -161,6 +167,9 @@ class Scripted:
     def stats(self, *, timeout_s: float) -> dict[str, Any]:
         self._note("stats", None)
         return {"epoch": self.attached.epoch}
+
+    def tell_unmapped(self, epoch: int, session: int) -> None:
+        self.calls.append(("unmapped", (epoch, session)))
 
     def close(self, *, detach: bool) -> None:
         self.closed.append(detach)
