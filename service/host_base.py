@@ -25,6 +25,7 @@ from hybridkv.service.report import health, stats
 from hybridkv.service.sequence_calls import SequenceCalls
 from hybridkv.service.sessions import SessionBook
 from hybridkv.service.specs import memory_spec, migration_spec, paging_rules, policies
+from hybridkv.service.tenants import tenant_stats
 from hybridkv.service.tuner import Tuner
 from hybridkv.service.tuning import ConfigUpdate
 from hybridkv.tiers.clock import Clock, SystemClock
@@ -84,11 +85,12 @@ class HostBase:
         return self.migrator.removals()
 
     def clear(self, fingerprint: bytes | None = None) -> int:
-        """Remove every block of a namespace (None: of all) from every tier: how many there were."""
+        """Remove every block of a namespace (None: of all; a beginning of a fingerprint: of those that have it) from every
+        tier: how many there were."""
         removed = 0
         with self.directory.lock:
             for space in self.directory.state.spaces:
-                if fingerprint in (None, space.fingerprint):
+                if fingerprint is None or space.fingerprint.startswith(fingerprint):
                     rows = self.directory.of_space(space.index)
                     self.migrator.moves.history.removed(rows, Reason.CLEAR)
                     self.directory.copies.remove(rows)
@@ -154,6 +156,10 @@ class HostBase:
     def stats(self) -> dict[str, object]:
         """Figures, JSON-serialisable; `docs/guide.md` lists the keys."""
         return stats(self)
+
+    def tenant_stats(self, tenant: str) -> dict[str, object]:
+        """What one tenant may know: its own figures, and no other's."""
+        return tenant_stats(self, tenant)
 
     @property
     def session_count(self) -> int:
