@@ -24,7 +24,7 @@ from hybridkv.service.replies import (
 from hybridkv.service.report import health, stats
 from hybridkv.service.sequence_calls import SequenceCalls
 from hybridkv.service.sessions import SessionBook
-from hybridkv.service.specs import memory_spec, migration_spec, paging_rules, policies
+from hybridkv.service.specs import memory_spec, migration_spec, paging_rules, policies, quotas
 from hybridkv.service.tenants import tenant_stats
 from hybridkv.service.tuner import Tuner
 from hybridkv.service.tuning import ConfigUpdate
@@ -53,6 +53,8 @@ class HostBase:
         self.started_at = self.clock.now()
         self._open(config, instance or instance_name(config))
         self.directory = self.memory.directory
+        if self.directory.state.quotas is not None:
+            self.directory.state.quotas.set_limits(quotas(config))
         self._sessions = SessionBook(self.directory, self.memory, self.migrator, config, self.epoch)
         self.paging = Sequences(self.migrator, paging_rules(config))
         self.sequences = SequenceCalls(self._sessions, self.migrator, self.paging)
@@ -160,6 +162,10 @@ class HostBase:
     def tenant_stats(self, tenant: str) -> dict[str, object]:
         """What one tenant may know: its own figures, and no other's."""
         return tenant_stats(self, tenant)
+
+    def holds_of(self, tenant: str) -> int:
+        """Leases and reservations of all sessions of a tenant. Under the directory's lock."""
+        return self._sessions.holds_of(tenant)
 
     @property
     def session_count(self) -> int:

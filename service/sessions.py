@@ -328,12 +328,34 @@ class SessionBook:
         self._config = config
 
     def check_holds(self, session: Session) -> None:
+        self._check_tenants_holds(session)
         limit = self._config.limits.holds_per_session_count
         if len(session.holds) >= limit:
             raise ResourceExhaustedError(
                 "limits.holds_per_session_count",
                 f"this session has {len(session.holds)} leases and reservations, the limit",
             )
+
+    def _check_tenants_holds(self, session: Session) -> None:
+        record = self._records.get(session.id)
+        tenant = None if record is None or record.owner is None else self._config.tenants.get(record.owner)
+        if record is None or tenant is None or tenant.leases_count is None:
+            return
+        held = self.holds_of(record.owner or "")
+        if held >= tenant.leases_count:
+            raise ResourceExhaustedError(
+                f"quota {record.owner}.leases_count",
+                f"{held} leases and reservations of {tenant.leases_count} are there",
+            )
+
+    def holds_of(self, owner: str) -> int:
+        """Leases and reservations of all sessions of a tenant. Under the lock."""
+        sessions = self._directory.state.ledger.sessions
+        return sum(
+            len(sessions[number].holds)
+            for number, record in self._records.items()
+            if record.owner == owner and number in sessions
+        )
 
     def target(self, tier: Tier | None, device: int | None) -> int:
         """The pool a prefetch goes to."""

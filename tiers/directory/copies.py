@@ -66,7 +66,7 @@ class Copies:
         self._retire(rows, slots, book)
         blocks.slot[pool][rows] = NO_SLOT
         for size, some in state.by_size(rows):
-            book.give(size, slots[np.isin(rows, some)] if len(some) < len(rows) else slots, SlotUse.RESIDENT)
+            book.give(size, slots[np.isin(rows, some)] if len(some) < len(rows) else slots, SlotUse.RESIDENT, some)
         self._tiers_changed(rows)
         self._tell_left(rows, pool)
         self.bury(rows[blocks.copies(rows) == 0])
@@ -81,7 +81,7 @@ class Copies:
         blocks.slot[pool][rows] = slots
         self._publish_headers(rows, book, slots)
         self._tell_left(rows, pool)
-        book.give(0, old, SlotUse.RESIDENT)
+        book.give(0, old, SlotUse.RESIDENT, rows)
 
     def _retire(self, rows: Rows, slots: Slots, book: MappedBook | DiskBook) -> None:
         if isinstance(book, DiskBook):

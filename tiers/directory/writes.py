@@ -204,7 +204,7 @@ class Writes:
             book.haunt(slots.tolist())
             reservation.haunts = [(reservation.pool, slot) for slot in slots.tolist()]
         else:
-            book.table.give(slots)
+            book.free(slots)
         self._forget_rows(reservation.rows[opened])
         reservation.parts[opened] = Part.LAPSED
         reservation.rows[:] = NO_ROW
@@ -236,7 +236,7 @@ class Writes:
     def _free_slots(self, reservation: Reservation, positions: Positions) -> None:
         book = self._state.mapped(reservation.pool)
         rows = reservation.rows[positions]
-        book.give(0, reservation.slots[positions], SlotUse.RESERVED)
+        book.give(0, reservation.slots[positions], SlotUse.RESERVED, rows)
         self._forget_rows(rows)
         reservation.parts[positions] = Part.ENDED
         reservation.rows[positions] = NO_ROW
