@@ -268,7 +268,11 @@ class Acquires:
             moving += self._begin(acquire, rows[moving : moving + given_up], target)
         if moving == len(rows):
             return True
-        if acquire.failures < FAILURES and self._reclaim.make_room(target, size, len(rows) - moving):
+        wanted, space = len(rows) - moving, int(directory.blocks.namespace[rows[0]])
+        coming, barred = self._reclaim.allowance.made(target, space, wanted)
+        if wanted > barred and acquire.failures < FAILURES:
+            coming |= self._reclaim.make_room(target, size, wanted - barred)
+        if coming and acquire.failures < FAILURES:
             freed = directory.books[target].free_slots(size)
             self._begin(acquire, rows[moving : moving + freed], target)
             return True
@@ -310,8 +314,12 @@ class Acquires:
                 return AcquireReply(lease.id, np.full(len(acquire.states), _MISS, np.uint8), slots, 0.0)
             hits = acquire.states == _HIT
             if acquire.no_room and not hits.any() and not acquire.pending:
+                space = directory.state.ledger.sessions[lease.session].namespace
                 self.forget_lease(lease)
                 directory.leases.end(lease)
+                refused = self._reclaim.allowance.refusal(acquire.target, space, acquire.no_room)
+                if refused is not None:
+                    raise refused
                 book = directory.books[acquire.target]
                 raise ResourceExhaustedError(
                     str(book.id),

@@ -196,7 +196,12 @@ class Background:
         for size, some in directory.state.by_size(rows):
             self._carve_ahead(target, size, some)
             begun += directory.moves.begin(
-                some, book.index, target.index, Reason.PROMOTE_AT_ACCESSES, Priority.BACKGROUND, keep_source=True
+                directory.fitting(some, target.index),
+                book.index,
+                target.index,
+                Reason.PROMOTE_AT_ACCESSES,
+                Priority.BACKGROUND,
+                keep_source=True,
             )
         self._send(begun)
         return len(begun)

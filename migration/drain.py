@@ -77,7 +77,12 @@ class Drain:
         for source in range(disk.index):
             here = rows[(blocks.slot[source][rows] != NO_SLOT) & (blocks.busy[rows] == 0)]
             begun = self._directory.moves.begin(
-                here, source, disk.index, Reason.DRAIN, Priority.DEMAND, keep_source=True
+                self._directory.fitting(here, disk.index),
+                source,
+                disk.index,
+                Reason.DRAIN,
+                Priority.DEMAND,
+                keep_source=True,
             )
             self._tried.update((int(blocks.namespace[t.row]), blocks.keys[t.row]) for t in begun)
             self._send(begun)

@@ -51,6 +51,7 @@ class MemorySpec:
     numa_node: int | None = None
     half_life_s: float = 600.0
     window_s: float = 60.0
+    tenants: tuple[str, ...] = ()
 
 
 class Memory:
@@ -109,6 +110,8 @@ class Memory:
             if spec.disk_path is not None:
                 books.append(self._open_disk(spec.disk_path, len(books), clock))
             self.directory = Directory(books, clock, half_life_s=spec.half_life_s, window_s=spec.window_s)
+            if spec.tenants:
+                self.directory.open_accounts(spec.tenants)
             self._restore()
             self.frozen = Frozen(self.directory, self.directory.state.mapped(self.cpu_index))
             if left is not None:

@@ -176,7 +176,7 @@ class Prefetches:
         rows = rows[(blocks.state[rows] == _SEALED) & (blocks.busy[rows] == 0)]
         tier = self._directory.books[target].id.tier
         below: Rows = rows[(blocks.slot[target][rows] == NO_SLOT) & (blocks.highest[rows] > tier)]
-        return below
+        return self._directory.fitting(below, target)
 
     def _begin(self, rows: Rows, wish: _Wish) -> int:
         """Transfers for those of `rows` (one size) that find room, from the nearest copy of each: how many."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridkv.migration.allowance import Allowance
 from hybridkv.migration.ledger import MoveLedger
 from hybridkv.tiers.directory import Directory
 from hybridkv.tiers.directory.blocks import NO_SLOT
@@ -19,7 +20,7 @@ from hybridkv.tiers.extents import ExtentState, SlotUse
 from hybridkv.tiers.replacement import Rows
 from hybridkv.tiers.states import Priority, Reason, Tier
 
-_KEEP_THE_LAST = (Reason.IDLE, Reason.FEW_ACCESSES, Reason.SUSPEND, Reason.WINDOW)
+_KEEP_THE_LAST = (Reason.IDLE, Reason.FEW_ACCESSES, Reason.SUSPEND, Reason.WINDOW, Reason.QUOTA)
 """Rules that move blocks down but are no reason to lose one."""
 
 
@@ -45,6 +46,7 @@ class Reclaim:
         self.admit_min_accesses = admit_min_accesses
         self._returning: dict[tuple[int, int], Reason] = {}
         self._releasing: Counter[int] = Counter()
+        self.allowance = Allowance(directory, self.lower, self._stays_somewhere)
 
     # ------------------------------------------------------------------------------------------------ room
 
@@ -120,6 +122,11 @@ class Reclaim:
                 freed += self._drop(pool, run, reason)
                 rows = rows[len(run) :]
                 continue
+            if kind == "barred":
+                gone, coming = self._without_quota_below(pool, run, reason)
+                freed, started = freed + gone, started + coming
+                rows = rows[len(run) :] if gone else self._of_others(rows, run)
+                continue
             sent = self._demote(pool, run, reason, priority)
             started += sent
             rows = rows[sent:]
@@ -131,12 +138,44 @@ class Reclaim:
         return freed, started
 
     def _first_run(self, pool: int, rows: Rows) -> tuple[Rows, str]:
-        """The longest head of `rows` of one size to which one thing happens: "drop" or "demote"."""
+        """The longest head of `rows` of one size to which one thing happens: "drop", "demote", or "barred" where their
+        tenant's quota below is full (those are of one namespace)."""
         drops = self._drops_free(pool, rows)
-        sizes = self._directory.state.sizes[self._directory.blocks.namespace[rows]]
+        spaces = self._directory.blocks.namespace[rows]
+        sizes = self._directory.state.sizes[spaces]
         same = (drops == drops[0]) & (sizes == sizes[0])
-        length = int(np.argmin(same)) if not same.all() else len(rows)
-        return rows[:length], "drop" if drops[0] else "demote"
+        run = rows[: int(np.argmin(same)) if not same.all() else len(rows)]
+        below = self.below(pool)
+        if drops[0] or below is None:
+            return run, "drop" if drops[0] else "demote"
+        fits = np.isin(run, self._directory.fitting(run, below))
+        if not fits[0]:
+            barred = ~fits & (spaces[: len(run)] == spaces[0])
+            return run[: int(np.argmin(barred)) if not barred.all() else len(run)], "barred"
+        return run[: int(np.argmin(fits)) if not fits.all() else len(run)], "demote"
+
+    def _without_quota_below(self, pool: int, run: Rows, reason: Reason) -> tuple[int, int]:
+        """Blocks of one namespace have to leave the pool, and their tenant may have no more below: (freed now, on their way).
+
+        Quota below comes when its own blocks there go further down; else they are evicted, unless they may stay here."""
+        below = self.below(pool)
+        space = int(self._directory.blocks.namespace[run[0]])
+        if below is not None and self.allowance.make(below, space, len(run)):
+            return 0, 1
+        return (0 if reason in _KEEP_THE_LAST else self._drop(pool, run, Reason.QUOTA)), 0
+
+    def _of_others(self, rows: Rows, run: Rows) -> Rows:
+        """Those that are of other tenants: what is barred may be an ancestor of its own tenant's only."""
+        quotas, spaces = self._directory.state.quotas, self._directory.blocks.namespace
+        if quotas is None:
+            return rows[len(run) :]
+        others: Rows = rows[quotas.of_spaces(spaces[rows]) != quotas.of_space(int(spaces[run[0]]))]
+        return others
+
+    def _stays_somewhere(self, pool: int, rows: Rows) -> NDArray[np.bool_]:
+        """Blocks that lose no last copy when `lower` takes this one: there is another, or it is moved. bool [n]."""
+        moved = ~self._drops_free(pool, rows) if self.below(pool) is not None else np.zeros(len(rows), np.bool_)
+        return np.asarray((self._directory.blocks.copies(rows) > 1) | moved)
 
     def _drops_free(self, pool: int, rows: Rows) -> NDArray[np.bool_]:
         """Copies that may simply go: another lies right below (or as high), or the tier below does not admit them."""

@@ -104,7 +104,9 @@ class Reserves:
         if waiting and self._hooks.displace(reservation.pool, size, waiting):
             waiting = directory.writes.fill(reservation)
         while waiting and not reservation.lapsed and reserve.failures < FAILURES:
-            coming = self._reclaim.make_room(reservation.pool, size, waiting)
+            coming, barred = self._reclaim.allowance.made(reservation.pool, reservation.namespace, waiting)
+            if waiting > barred:
+                coming |= self._reclaim.make_room(reservation.pool, size, waiting - barred)
             before, waiting = waiting, directory.writes.fill(reservation)
             if not coming:
                 return True
@@ -136,12 +138,15 @@ class Reserves:
             return reserve.reply
 
     def _no_room(self, reservation: Reservation, wanted: int) -> ResourceExhaustedError:
+        self._directory.state.counters["reserves_without_room"] += 1
+        refused = self._reclaim.allowance.refusal(reservation.pool, reservation.namespace, wanted)
+        if refused is not None:
+            return refused
         book = self._directory.state.mapped(reservation.pool)
         uses = ", ".join(
             f"{use.name.lower()} {book.table.bytes_by_use[use]}" for use in SlotUse if use is not SlotUse.FREE
         )
         size = self._directory.state.spaces[reservation.namespace].block_bytes
-        self._directory.state.counters["reserves_without_room"] += 1
         return ResourceExhaustedError(
             str(book.id),
             f"no room for {wanted} blocks of {size} bytes: {book.used_bytes} of {book.capacity_bytes} bytes used ({uses})",

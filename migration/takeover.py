@@ -160,7 +160,7 @@ class TakeOver:
         theirs = owned | (survey.shared if living else np.zeros(len(owned), np.bool_))
         places = survey.touched_at[theirs]
         free = np.fromiter((table.use_of(place) is SlotUse.FREE for place in places.tolist()), np.bool_, len(places))
-        table.take_at(places[free], np.full(int(free.sum()), NO_ROW, np.int64), SlotUse.QUARANTINED)
+        self._book.freeze(places[free])
         self._frozen.freeze(living)
         point("takeover.frozen")
         headers.set_haunts(survey.touched[~theirs], np.zeros(int((~theirs).sum()), np.uint32))

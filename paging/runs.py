@@ -177,7 +177,10 @@ class Runs:
         *,
         keep_source: bool,
     ) -> list[Transfer]:
-        self._directory.state.mapped(pool).table.take_at(slots, rows, SlotUse.INCOMING)
+        if source != pool and len(self._directory.fitting(rows, pool)) < len(rows):
+            return []
+        size = self._directory.state.size_of(int(rows[0]))
+        self._directory.state.mapped(pool).take_at(size, slots, rows, SlotUse.INCOMING)
         begun = self._directory.moves.begin(rows, source, pool, reason, priority, keep_source=keep_source, slots=slots)
         self._send(begun)
         return begun

@@ -10,7 +10,9 @@ import grpc
 
 from hybridkv.proto import hybridkv_pb2 as pb
 from hybridkv.proto import hybridkv_pb2_grpc as pb_grpc
+from hybridkv.service.client.proofs import PathLike, proofs
 from hybridkv.service.status import error_from
+from hybridkv.tiers.errors import UnauthenticatedError
 
 DEADLINE_S = 5.0
 CHECK_DEADLINE_S = 60.0
@@ -47,9 +49,19 @@ class Drained:
 class AdminClient:
     """One connection to a daemon. Every method has a deadline and raises errors of `tiers/errors.py`. Thread-safe."""
 
-    def __init__(self, address: str, *, credentials: grpc.ChannelCredentials | None = None) -> None:
-        """`address`: "unix:///path", or host:port (with `credentials` for TLS). Connects at the first call."""
+    def __init__(
+        self,
+        address: str,
+        *,
+        credentials: grpc.ChannelCredentials | None = None,
+        token: str | None = None,
+        token_file: PathLike | None = None,
+    ) -> None:
+        """`address`: "unix:///path", or host:port (with `credentials` for TLS). `token`, `token_file`: as of `connect`; a
+        daemon with tenants lets only operators do everything. Connects at the first call."""
         self.address = address
+        self._proofs = proofs(token=token, token_file=token_file, credentials=credentials)
+        self._metadata = self._proofs.metadata()
         options = [("grpc.max_receive_message_length", MESSAGE_BYTES)]
         if credentials is None:
             self._channel = grpc.insecure_channel(address, options)
@@ -116,6 +128,13 @@ class AdminClient:
 
     def _call(self, method: Any, request: Any, deadline_s: float = DEADLINE_S) -> Any:
         try:
-            return method(request, timeout=deadline_s)
+            return self._answered(method, request, deadline_s)
+        except UnauthenticatedError as refusal:
+            self._metadata = self._proofs.of_user(self.address, refusal, deadline_s)
+        return self._answered(method, request, deadline_s)
+
+    def _answered(self, method: Any, request: Any, deadline_s: float) -> Any:
+        try:
+            return method(request, timeout=deadline_s, metadata=self._metadata or None)
         except grpc.RpcError as error:
             raise error_from(error) from error

@@ -21,9 +21,11 @@ import grpc
 from hybridkv.service.config import Config, LoadedConfig
 from hybridkv.service.facade import Host
 from hybridkv.service.grpc_server import SERVICES, Servicers, add_ports, make_server
+from hybridkv.service.identities import Identities
 from hybridkv.service.listening import SCHEME, SocketClaim, side_socket_path, socket_path
 from hybridkv.service.servicers.admin import AdminServicer
 from hybridkv.service.servicers.boundary import CallCounters
+from hybridkv.service.servicers.gate import Gate
 from hybridkv.service.servicers.health import HealthServicer
 from hybridkv.service.servicers.kvcache import KVCacheServicer
 from hybridkv.service.servicers.sequences import SequencesServicer
@@ -76,6 +78,7 @@ class Daemon:
         self._sessions = Sessions(config.limits.sessions_count)
         self._closing = contextlib.AsyncExitStack()
         self._health = HealthServicer()
+        self._identities: Identities | None = None
         self._server: grpc.aio.Server | None = None
         self._reloading: set[asyncio.Future[None]] = set()
         self._stop_asked = asyncio.Event()
@@ -142,7 +145,10 @@ class Daemon:
             return
         try:
             loaded = self._load()
+            tokens = None if self._identities is None else self._identities.read_tokens()
             update = host.reload_config(loaded.config)
+            if self._identities is not None and tokens is not None:
+                self._identities.use_tokens(tokens)
         except HybridKVError as error:
             log.error("config not reloaded, nothing was changed: %s", error)
             return
@@ -163,11 +169,13 @@ class Daemon:
 
     async def _open(self) -> None:
         path = socket_path(self.config.daemon.socket)
+        self._identities = Identities(self.config) if self.config.tenants else None
         claim = SocketClaim(path)
         self._closing.callback(claim.close)
         host = self._make_host(self.config)
         self._closing.push_async_callback(asyncio.to_thread, host.close)
-        side = SideSocket(side_socket_path(path), host)
+        mode = int(self.config.daemon.socket_mode, 8)
+        side = SideSocket(side_socket_path(path), host, identities=self._identities, mode=mode)
         await side.start()
         self._closing.push_async_callback(side.close)
         admin = AdminServicer(host, self.stats, self._sources)
@@ -186,7 +194,8 @@ class Daemon:
         self._closing.callback(watch.cancel)
 
     async def _open_server(self, servicers: Servicers) -> None:
-        server = make_server(self.config.limits, self.counters, servicers)
+        gate = None if self._identities is None or self.host is None else Gate(self._identities, self.host)
+        server = make_server(self.config.limits, self.counters, servicers, gate)
         try:
             self.tcp_port = add_ports(server, self.config)
             self._set_health(serving=True)

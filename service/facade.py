@@ -46,16 +46,25 @@ class Host(HostBase):
         block_bytes: int | None = None,
         pid: int | None = None,
         in_process: bool = False,
+        owner: str | None = None,
     ) -> Attached:
         """A session for blocks of `space`. `fingerprint` and `block_bytes` are what the client computed. `in_process`:
-        the caller uses the pools' memory in this very process.
+        the caller uses the pools' memory in this very process. `owner`: the tenant whose blocks and session they are.
 
         Raises NamespaceMismatchError with both values, InvalidArgumentError for a block that fits no extent,
         ResourceExhaustedError beyond the limits. May take milliseconds.
         """
         return self._sessions.attach(
-            space, fingerprint=fingerprint, block_bytes=block_bytes, pid=pid, in_process=in_process
+            space, fingerprint=fingerprint, block_bytes=block_bytes, pid=pid, in_process=in_process, owner=owner
         )
+
+    def owner_of(self, session: int) -> str | None:
+        """The tenant a session belongs to; None when it is not known, or nobody's."""
+        return self._sessions.owner_of(session)
+
+    def maps(self, session: int) -> bool:
+        """Whether the session's process was handed the regions."""
+        return self._sessions.maps(session)
 
     def detach(self, session: int) -> None:
         """The worker says goodbye: everything it held ends now, and it touches no slot any more."""

@@ -8,9 +8,10 @@ import grpc
 from hybridkv.proto import hybridkv_pb2 as pb
 from hybridkv.proto import hybridkv_pb2_grpc as pb_grpc
 from hybridkv.service.config import Config, DaemonConfig, LimitsConfig
-from hybridkv.service.listening import SCHEME, private_files, socket_path
+from hybridkv.service.listening import SCHEME, files_of_mode, socket_path
 from hybridkv.service.servicers.admin import AdminServicer
 from hybridkv.service.servicers.boundary import Boundary, CallCounters
+from hybridkv.service.servicers.gate import Gate
 from hybridkv.service.servicers.health import HealthServicer
 from hybridkv.service.servicers.kvcache import KVCacheServicer
 from hybridkv.service.servicers.sequences import SequencesServicer
@@ -40,10 +41,13 @@ class Servicers:
     health: HealthServicer
 
 
-def make_server(limits: LimitsConfig, counters: CallCounters, servicers: Servicers) -> grpc.aio.Server:
-    """A server with everything on it but ports. Needs a running event loop."""
+def make_server(
+    limits: LimitsConfig, counters: CallCounters, servicers: Servicers, gate: Gate | None = None
+) -> grpc.aio.Server:
+    """A server with everything on it but ports. Needs a running event loop. `gate`: of a daemon with tenants; reflection,
+    which knows none, is left out there."""
     server = grpc.aio.server(
-        interceptors=[Boundary(counters)],
+        interceptors=[Boundary(counters, gate)],
         options=server_options(limits),
         maximum_concurrent_rpcs=CALLS_BESIDE + CALLS_PER_SESSION * limits.sessions_count,
     )
@@ -51,7 +55,7 @@ def make_server(limits: LimitsConfig, counters: CallCounters, servicers: Service
     pb_grpc.add_KVCacheServicer_to_server(servicers.kvcache, server)  # type: ignore[no-untyped-call]
     pb_grpc.add_SequencesServicer_to_server(servicers.sequences, server)  # type: ignore[no-untyped-call]
     pb_grpc.add_AdminServicer_to_server(servicers.admin, server)  # type: ignore[no-untyped-call]
-    _add_standard_services(server, servicers.health)
+    _add_standard_services(server, servicers.health, reflects=gate is None)
     return server
 
 
@@ -76,7 +80,7 @@ def add_ports(server: grpc.aio.Server, config: Config) -> int | None:
     """
     path = socket_path(config.daemon.socket)
     try:
-        with private_files():
+        with files_of_mode(int(config.daemon.socket_mode, 8)):
             server.add_insecure_port(SCHEME + str(path))
     except RuntimeError as error:
         raise UnavailableError(f"daemon.socket: {path} cannot be bound: {error}") from error
@@ -97,19 +101,26 @@ def _add_tcp_port(server: grpc.aio.Server, daemon: DaemonConfig) -> int:
 
 
 def _tls(daemon: DaemonConfig) -> grpc.ServerCredentials:
-    parts = []
-    for key in ("tls_key_path", "tls_cert_path"):
-        try:
-            parts.append(Path(getattr(daemon, key)).read_bytes())
-        except OSError as error:
-            raise InvalidArgumentError(f"daemon.{key}", f"{getattr(daemon, key)}: {error.strerror}") from error
-    return grpc.ssl_server_credentials([(parts[0], parts[1])])
+    key, chain = _pem(daemon, "tls_key_path"), _pem(daemon, "tls_cert_path")
+    if not daemon.tls_client_ca_path:
+        return grpc.ssl_server_credentials([(key, chain)])
+    return grpc.ssl_server_credentials([(key, chain)], _pem(daemon, "tls_client_ca_path"), require_client_auth=True)
 
 
-def _add_standard_services(server: grpc.aio.Server, health: HealthServicer) -> None:
+def _pem(daemon: DaemonConfig, key: str) -> bytes:
+    try:
+        return Path(getattr(daemon, key)).read_bytes()
+    except OSError as error:
+        raise InvalidArgumentError(f"daemon.{key}", f"{getattr(daemon, key)}: {error.strerror}") from error
+
+
+def _add_standard_services(server: grpc.aio.Server, health: HealthServicer, *, reflects: bool) -> None:
     from grpc_health.v1 import health_pb2, health_pb2_grpc
-    from grpc_reflection.v1alpha import reflection
 
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    if not reflects:
+        return
+    from grpc_reflection.v1alpha import reflection
+
     health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
     reflection.enable_server_reflection((*SERVICES, health_name, reflection.SERVICE_NAME), server)

@@ -24,7 +24,8 @@ from hybridkv.service.replies import (
 from hybridkv.service.report import health, stats
 from hybridkv.service.sequence_calls import SequenceCalls
 from hybridkv.service.sessions import SessionBook
-from hybridkv.service.specs import memory_spec, migration_spec, paging_rules, policies
+from hybridkv.service.specs import memory_spec, migration_spec, paging_rules, policies, quotas
+from hybridkv.service.tenants import tenant_stats
 from hybridkv.service.tuner import Tuner
 from hybridkv.service.tuning import ConfigUpdate
 from hybridkv.tiers.clock import Clock, SystemClock
@@ -62,6 +63,8 @@ class HostBase:
         self._bequeath = bequeath
         self._open(config, instance or instance_name(config), inherit)
         self.directory = self.memory.directory
+        if self.directory.state.quotas is not None:
+            self.directory.state.quotas.set_limits(quotas(config))
         self._sessions = SessionBook(self.directory, self.memory, self.migrator, config, self.epoch)
         self.paging = Sequences(self.migrator, paging_rules(config))
         self.sequences = SequenceCalls(self._sessions, self.migrator, self.paging)
@@ -94,11 +97,12 @@ class HostBase:
         return self.migrator.removals()
 
     def clear(self, fingerprint: bytes | None = None) -> int:
-        """Remove every block of a namespace (None: of all) from every tier: how many there were."""
+        """Remove every block of a namespace (None: of all; a beginning of a fingerprint: of those that have it) from every
+        tier: how many there were."""
         removed = 0
         with self.directory.lock:
             for space in self.directory.state.spaces:
-                if fingerprint in (None, space.fingerprint):
+                if fingerprint is None or space.fingerprint.startswith(fingerprint):
                     rows = self.directory.of_space(space.index)
                     self.migrator.moves.history.removed(rows, Reason.CLEAR)
                     self.directory.copies.remove(rows)
@@ -165,6 +169,14 @@ class HostBase:
     def stats(self) -> dict[str, object]:
         """Figures, JSON-serialisable; `docs/guide.md` lists the keys."""
         return stats(self)
+
+    def tenant_stats(self, tenant: str) -> dict[str, object]:
+        """What one tenant may know: its own figures, and no other's."""
+        return tenant_stats(self, tenant)
+
+    def holds_of(self, tenant: str) -> int:
+        """Leases and reservations of all sessions of a tenant. Under the directory's lock."""
+        return self._sessions.holds_of(tenant)
 
     @property
     def session_count(self) -> int:

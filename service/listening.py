@@ -1,4 +1,4 @@
-"""The daemon's Unix socket: one daemon per path, only its user may connect.
+"""The daemon's Unix socket: one daemon per path, and who may connect by the mode of its file.
 
 Beside the socket lies `<socket>.lock`, under an exclusive flock for as long as the daemon lives. A socket file whose
 lock is free belongs to a dead daemon and is replaced; one whose lock is held is left alone.
@@ -17,7 +17,6 @@ from hybridkv.tiers.errors import UnavailableError
 SCHEME = "unix://"
 LOCK_SUFFIX = ".lock"
 SIDE_SUFFIX = ".side"
-_PRIVATE_UMASK = 0o177
 
 
 def socket_path(address: str) -> Path:
@@ -88,9 +87,9 @@ class SocketClaim:
 
 
 @contextmanager
-def private_files() -> Iterator[None]:
-    """Sockets bound meanwhile are 0600 from their first moment. The umask is the process's: keep it short."""
-    before = os.umask(_PRIVATE_UMASK)
+def files_of_mode(mode: int) -> Iterator[None]:
+    """Sockets bound meanwhile have no more than `mode` from their first moment. The umask is the process's: keep it short."""
+    before = os.umask(0o777 & ~mode)
     try:
         yield
     finally:

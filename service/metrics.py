@@ -76,6 +76,7 @@ class StatsCollector(Collector):
         for name, (family, label, text) in _LABELLED_COUNTERS.items():
             yield _labelled(CounterMetricFamily(f"hybridkv_{family}", text, labels=[label]), stats.get(name, {}))
         yield from _tiers(stats.get("tiers", {}))
+        yield from _tenants(stats.get("tenants", {}))
         yield from _lanes(stats.get("lanes", {}))
         yield from _disk(stats.get("disk_store") or {})
         yield from _takeover(stats.get("takeover") or {})
@@ -191,6 +192,20 @@ def _moves(moves: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
         moved.add_metric(values, move["bytes"])
     yield count
     yield moved
+
+
+def _tenants(tenants: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
+    used = GaugeMetricFamily("hybridkv_tenant_used_bytes", "Bytes of a tenant's blocks", labels=["tenant", "tier"])
+    quota = GaugeMetricFamily("hybridkv_tenant_quota_bytes", "Most bytes it may have", labels=["tenant", "tier"])
+    held = GaugeMetricFamily("hybridkv_tenant_leases", "Leases and reservations of a tenant", labels=["tenant"])
+    for name, row in tenants.items():
+        held.add_metric([name], row["leases"])
+        for tier, figures in row["tiers"].items():
+            used.add_metric([name, tier], figures["used_bytes"])
+            if figures["quota_bytes"] is not None:
+                quota.add_metric([name, tier], figures["quota_bytes"])
+    if tenants:
+        yield from (used, quota, held)
 
 
 def _calls(calls: Iterable[Mapping[str, Any]]) -> Metric:

@@ -9,6 +9,7 @@ import numpy as np
 
 from hybridkv.migration.lanes import LaneWorker
 from hybridkv.paging.figures import figures
+from hybridkv.service.tenants import tenants_stats
 from hybridkv.tiers.directory.blocks import NO_SLOT
 from hybridkv.tiers.directory.books import DiskBook, MappedBook
 from hybridkv.tiers.disk import DiskState
@@ -44,6 +45,7 @@ def stats(host: "HostBase") -> dict[str, Any]:
             "orphans": sum(len(rows) for rows in directory.blocks.orphans.values()),
             "namespaces": len(directory.state.spaces),
             "tiers": {str(book.id): _tier(host, book) for book in directory.books},
+            "tenants": tenants_stats(host),
             "hits": {tier.name.lower(): demand.acquires.hits[tier] for tier in Tier},
             "outcomes": outcomes,
             "recompute": asdict(demand.acquires.advice.figures),

@@ -18,13 +18,14 @@ from hybridkv.tiers.directory import Directory
 from hybridkv.tiers.directory.books import MappedBook
 from hybridkv.tiers.directory.holds import Reservation, Session
 from hybridkv.tiers.errors import (
+    FailedPreconditionError,
     ForeignHoldError,
     InvalidArgumentError,
     NamespaceMismatchError,
     NotFoundError,
     ResourceExhaustedError,
 )
-from hybridkv.tiers.namespace import Namespace
+from hybridkv.tiers.namespace import Namespace, owned_fingerprint
 from hybridkv.tiers.pools import MIN_BLOCK_BYTES
 from hybridkv.tiers.process import boot_id, start_time
 from hybridkv.tiers.shm import SharedRegion
@@ -45,6 +46,8 @@ class _Record:
     pid: int
     told: LimitsInfo
     exports: SessionExports | None
+    owner: str | None = None
+    """The tenant it belongs to."""
     proof: bool = False
     """Its processes are watched: their end will be told."""
     broken_at: float | None = None
@@ -102,6 +105,7 @@ class SessionBook:
         block_bytes: int | None,
         pid: int | None,
         in_process: bool = False,
+        owner: str | None = None,
     ) -> Attached:
         """See `Host.attach`."""
         size = space.layout.block_bytes
@@ -117,16 +121,22 @@ class SessionBook:
             with self._directory.lock:
                 # The last session of this size may end in between, and what was prepared go with it.
                 if self._migrator.is_prepared(size):
-                    return self._open(space, pid or 0, in_process)
+                    return self._open(space, pid or 0, in_process, owner)
 
-    def _open(self, space: Namespace, pid: int, in_process: bool) -> Attached:
+    def _open(self, space: Namespace, pid: int, in_process: bool, owner: str | None) -> Attached:
         limits = self._config.limits
         if len(self._records) >= limits.sessions_count:
             raise ResourceExhaustedError("limits.sessions_count", f"{len(self._records)} are attached, the limit")
-        session = self._directory.open_session(self._directory.add_space(space, limit=limits.namespaces_count))
+        known_by = space.fingerprint if owner is None else owned_fingerprint(owner, space.fingerprint)
+        found = self._directory.add_space_by(
+            known_by, space.layout.block_bytes, space.key_bytes, limit=limits.namespaces_count
+        )
+        session = self._directory.open_session(found)
         exports = None if in_process else SessionExports(self._memory.device_pools)
         tokens = space.layout.block_tokens
-        self._records[session.id] = _Record(secrets.token_bytes(16), pid, self._limits(), exports, block_tokens=tokens)
+        self._records[session.id] = _Record(
+            secrets.token_bytes(16), pid, self._limits(), exports, owner, block_tokens=tokens
+        )
         session.maps = in_process
         return self._attached(session.id, space)
 
@@ -169,6 +179,9 @@ class SessionBook:
 
     def regions(self, session: int, token: bytes) -> list[RegionOffer]:
         """See `Host.regions`."""
+        if self._config.daemon.isolation == "strict":
+            self._record(session, token)
+            raise FailedPreconditionError("daemon.isolation is strict: no worker maps memory")
         with self._directory.lock:
             exports = self._record(session, token).exports
             offers = []
@@ -332,17 +345,49 @@ class SessionBook:
         """Tokens of a block of the session's namespace."""
         return self._records[session].block_tokens
 
+    def owner_of(self, session: int) -> str | None:
+        """See `Host.owner_of`."""
+        record = self._records.get(session)
+        return None if record is None else record.owner
+
+    def maps(self, session: int) -> bool:
+        """See `Host.maps`."""
+        record = self._records.get(session)
+        return record is not None and record.proof
+
     def retune(self, config: Config) -> None:
         """Go by `config` from now on; under the lock. Sessions keep the limits they were told."""
         self._config = config
 
     def check_holds(self, session: Session) -> None:
+        self._check_tenants_holds(session)
         limit = self._config.limits.holds_per_session_count
         if len(session.holds) >= limit:
             raise ResourceExhaustedError(
                 "limits.holds_per_session_count",
                 f"this session has {len(session.holds)} leases and reservations, the limit",
             )
+
+    def _check_tenants_holds(self, session: Session) -> None:
+        record = self._records.get(session.id)
+        tenant = None if record is None or record.owner is None else self._config.tenants.get(record.owner)
+        if record is None or tenant is None or tenant.leases_count is None:
+            return
+        held = self.holds_of(record.owner or "")
+        if held >= tenant.leases_count:
+            raise ResourceExhaustedError(
+                f"quota {record.owner}.leases_count",
+                f"{held} leases and reservations of {tenant.leases_count} are there",
+            )
+
+    def holds_of(self, owner: str) -> int:
+        """Leases and reservations of all sessions of a tenant. Under the lock."""
+        sessions = self._directory.state.ledger.sessions
+        return sum(
+            len(sessions[number].holds)
+            for number, record in self._records.items()
+            if record.owner == owner and number in sessions
+        )
 
     def target(self, tier: Tier | None, device: int | None) -> int:
         """The pool a prefetch goes to."""

@@ -29,7 +29,16 @@ def memory_spec(config: Config) -> MemorySpec:
         numa_node=config.cpu.numa_node,
         half_life_s=config.migration.decay_half_life_s,
         window_s=config.migration.promote_window_s,
+        tenants=tuple(sorted(config.tenants)),
     )
+
+
+def quotas(config: Config) -> dict[str, dict[Tier, int | None]]:
+    """How many bytes of each tier every tenant may have."""
+    return {
+        name: {Tier.GPU: one.gpu_bytes, Tier.CPU: one.cpu_bytes, Tier.DISK: one.disk_bytes}
+        for name, one in config.tenants.items()
+    }
 
 
 def policies(config: Config) -> Callable[[Tier, PoolFacts], Policy]:

@@ -22,7 +22,9 @@ from hybridkv.tiers.errors import (
     LawViolationError,
     NamespaceMismatchError,
     NotFoundError,
+    PermissionDeniedError,
     ResourceExhaustedError,
+    UnauthenticatedError,
     UnavailableError,
 )
 
@@ -31,6 +33,8 @@ CODES: Mapping[type[HybridKVError], grpc.StatusCode] = {
     InvalidArgumentError: grpc.StatusCode.INVALID_ARGUMENT,
     NotFoundError: grpc.StatusCode.NOT_FOUND,
     ForeignHoldError: grpc.StatusCode.PERMISSION_DENIED,
+    PermissionDeniedError: grpc.StatusCode.PERMISSION_DENIED,
+    UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
     FailedPreconditionError: grpc.StatusCode.FAILED_PRECONDITION,
     NamespaceMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
     ExpiredError: grpc.StatusCode.FAILED_PRECONDITION,
@@ -51,7 +55,7 @@ _NAMED = {cls.__name__: cls for cls in CODES}
 _WITHOUT_CLASS: Mapping[grpc.StatusCode, type[HybridKVError]] = {
     grpc.StatusCode.NOT_FOUND: NotFoundError,
     grpc.StatusCode.PERMISSION_DENIED: ForeignHoldError,
-    grpc.StatusCode.UNAUTHENTICATED: FailedPreconditionError,
+    grpc.StatusCode.UNAUTHENTICATED: UnauthenticatedError,
     grpc.StatusCode.FAILED_PRECONDITION: FailedPreconditionError,
     grpc.StatusCode.UNIMPLEMENTED: FailedPreconditionError,  # a daemon older than the client
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceededError,

@@ -9,7 +9,7 @@ from hybridkv.migration.migrator import Migrator
 from hybridkv.paging.sequences import Sequences
 from hybridkv.service.config import Config
 from hybridkv.service.sessions import SessionBook
-from hybridkv.service.specs import migration_spec, paging_rules, policies
+from hybridkv.service.specs import migration_spec, paging_rules, policies, quotas
 from hybridkv.service.tuning import ConfigUpdate, Revision, reload, revise
 from hybridkv.tiers.errors import FailedPreconditionError, InvalidArgumentError
 
@@ -75,6 +75,8 @@ class Tuner:
             directory.retune(half_life_s=config.migration.decay_half_life_s, window_s=config.migration.promote_window_s)
             self._migrator.retune(spec)
             self._sessions.retune(config)
+            if directory.state.quotas is not None:
+                directory.state.quotas.set_limits(quotas(config))
             self._paging.retune(paging_rules(config))
             for tier, capacity_bytes in revision.resized().items():
                 self._migrator.resize(tier, capacity_bytes)

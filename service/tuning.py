@@ -67,6 +67,9 @@ RESTART: Final = frozenset(
                 "tcp_insecure",
                 "tls_cert_path",
                 "tls_key_path",
+                "tls_client_ca_path",
+                "socket_mode",
+                "isolation",
                 "tcp_address",
                 "metrics_port",
                 "metrics_address",
@@ -84,6 +87,15 @@ RESTART: Final = frozenset(
     }
 )
 """Keys that say what the daemon opens at its start."""
+
+
+TENANT_LIVE: Final = frozenset({"gpu_bytes", "cpu_bytes", "disk_bytes", "leases_count"})
+"""Of each tenant: its quotas. Who it is, and that it is, needs a restart (its tokens are read again by a reload)."""
+
+
+def is_live(key: str) -> bool:
+    """Whether a change of this key takes effect while the daemon runs."""
+    return key.rpartition(".")[2] in TENANT_LIVE if key.startswith("tenants.") else key in LIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,15 +174,20 @@ def revise(
 
 def reload(config: Config, started: Config, loaded: Config) -> Revision:
     """What of `loaded` can be had now; the rest stays as it is in `config` and is named."""
+    others = {f"tenants.{name}": "needs a restart" for name in loaded.tenants.keys() ^ config.tenants.keys()}
+    loaded = loaded.model_copy(
+        update={"tenants": {name: loaded.tenants.get(name, tenant) for name, tenant in config.tenants.items()}}
+    )
     waiting = _needing_restart(differences(config, loaded), started)
     wanted = revised_config(loaded, {key: value for key, value in config_values(config).items() if key in waiting})
-    return Revision(wanted, differences(config, wanted), waiting)
+    return Revision(wanted, differences(config, wanted), waiting | others)
 
 
 def differences(before: Config, after: Config) -> tuple[Change, ...]:
     """Keys whose values differ, in the order of the file."""
     old, new = config_values(before), config_values(after)
-    return tuple(Change(key, old[key], new[key]) for key in old if old[key] != new[key])
+    keys = [*old, *(key for key in new if key not in old)]
+    return tuple(Change(key, old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key))
 
 
 def _needing_restart(changed: tuple[Change, ...], started: Config) -> dict[str, str]:
@@ -185,6 +202,6 @@ def _needing_restart(changed: tuple[Change, ...], started: Config) -> dict[str, 
                 waiting[change.key] = (
                     f"needs a restart above {value_text(change.key, limit)}, which the daemon started with"
                 )
-        elif change.key not in LIVE:
+        elif not is_live(change.key):
             waiting[change.key] = "needs a restart"
     return waiting

@@ -7,6 +7,8 @@
     ├── FailedPreconditionError     the call is right, the state is not
     │   ├── NamespaceMismatchError  fingerprint or block size differ between client and daemon
     │   └── ExpiredError            the hold lapsed before the call
+    ├── UnauthenticatedError        the daemon has tenants, and the caller proves to be none of them
+    ├── PermissionDeniedError       the caller is known, and this is not for its role
     ├── ResourceExhaustedError      no room, or a limit reached; carries name and figures
     │   └── DiskFullError           the disk tier's physical cap; names the segment that costs least to empty
     ├── DeadlineExceededError       the caller's deadline passed
@@ -37,6 +39,14 @@ class NotFoundError(HybridKVError):
 
 class ForeignHoldError(HybridKVError):
     """The hold belongs to another session; nothing was changed."""
+
+
+class UnauthenticatedError(HybridKVError):
+    """The daemon has tenants, and the caller proves to be none of them. Never says how near a wrong proof was."""
+
+
+class PermissionDeniedError(HybridKVError):
+    """The caller is known, and this call is not for its role."""
 
 
 class FailedPreconditionError(HybridKVError):

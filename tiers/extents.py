@@ -237,6 +237,10 @@ class ExtentTable(ExtentRuns):
         for use, count in enumerate(counts):
             self.bytes_by_use[use] -= count * extent.size
 
+    def sizes_of(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Size of each slot, in bytes."""
+        return self._size[self.extents_of(offsets)]
+
     def use_of(self, offset: int) -> SlotUse:
         extent = self._extents[offset // self.extent_bytes]
         return SlotUse(int(extent.use[(offset - extent.first) // extent.size]))

@@ -15,7 +15,11 @@ MAX_WORLD = 1 << 16
 MIN_KEY_BYTES = 8
 MAX_KEY_BYTES = 64
 
+OWNER_TAG_BYTES = 8
+
 _PERSON = b"hybridkv.space.1"  # 16 bytes, BLAKE2b's limit; the digit is the version of the encoding below
+_OWNER_TAG_PERSON = b"hybridkv.owner.1"
+_OWNED_PERSON = b"hybridkv.owned.1"
 _TEXTS = ("model", "revision", "config_digest", "adapter", "salt")
 _NAMES = frozenset({*_TEXTS, "layout", "rank", "world", "key_bytes"})
 
@@ -68,6 +72,19 @@ class Namespace:
 
     def _set(self, name: str, value: int | bytes) -> None:
         object.__setattr__(self, name, value)
+
+
+def owner_tag(owner: str) -> bytes:
+    """The first 8 bytes of the fingerprint of every namespace of this tenant."""
+    return blake2b(owner.encode(), digest_size=OWNER_TAG_BYTES, person=_OWNER_TAG_PERSON).digest()
+
+
+def owned_fingerprint(owner: str, fingerprint: bytes) -> bytes:
+    """What a namespace is known by when it belongs to the tenant `owner`: 32 bytes, another for every owner. They begin with
+    the owner's tag, so that after a restart blocks on disk are known to be the tenant's."""
+    rest = FINGERPRINT_BYTES - OWNER_TAG_BYTES
+    named = blake2b(_tagged(b"s", owner.encode()) + fingerprint, digest_size=rest, person=_OWNED_PERSON)
+    return owner_tag(owner) + named.digest()
 
 
 def _fingerprint(fields: Mapping[str, object]) -> bytes:

@@ -76,3 +76,4 @@ class Reason(StrEnum):
     PAGE_SIZE = "page_size"
     CLEAR = "clear"
     LOSS = "loss"
+    QUOTA = "quota"

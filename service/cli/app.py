@@ -12,7 +12,16 @@ import typer
 from hybridkv.service.cli.bench import bench
 from hybridkv.service.cli.doctoring import doctor
 from hybridkv.service.cli.failures import EXIT_FOUND, fail, failing_plainly, talking_to
-from hybridkv.service.cli.options import ConfigOption, JsonOption, SetOption, SocketOption, address_of, loaded, split
+from hybridkv.service.cli.options import (
+    ConfigOption,
+    JsonOption,
+    SetOption,
+    SocketOption,
+    TokenFileOption,
+    address_of,
+    loaded,
+    split,
+)
 from hybridkv.service.cli.replay import replay
 from hybridkv.version import __version__
 
@@ -79,6 +88,7 @@ def discard(config: ConfigOption = None, assignments: SetOption = None, socket: 
 @app.command()
 def stats(
     socket: SocketOption = None,
+    token_file: TokenFileOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
     watch_s: Annotated[
@@ -88,7 +98,7 @@ def stats(
     """Figures of a running daemon: use and hits per tier, moves, lanes, holds."""
     if watch_s is not None and not watch_s >= MIN_WATCH_S:
         fail(f"--watch: {watch_s:g} is below {MIN_WATCH_S:g} seconds")
-    with _client(socket, config) as (client, address):
+    with _client(socket, config, token_file) as (client, address):
         _print_stats(client, address, as_json)
         while watch_s is not None:
             time.sleep(watch_s)
@@ -96,11 +106,16 @@ def stats(
 
 
 @app.command()
-def check(socket: SocketOption = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+def check(
+    socket: SocketOption = None,
+    token_file: TokenFileOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Check the laws of a running daemon's accounting; exits 1 when one is broken."""
     from hybridkv.service.cli import tables
 
-    with _client(socket, config) as (client, address), talking_to(address):
+    with _client(socket, config, token_file) as (client, address), talking_to(address):
         violations = client.check()
     if as_json:
         tables.print_json({"violations": violations})
@@ -167,6 +182,7 @@ def config_set(
     assignments: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="Keys and their new values.")],
     config: ConfigOption = None,
     socket: SocketOption = None,
+    token_file: TokenFileOption = None,
     expected_version: Annotated[
         int | None, typer.Option("--expected-version", help="Change nothing when another version is in force.")
     ] = None,
@@ -178,7 +194,7 @@ def config_set(
     changes = dict(split(assignment, "config set") for assignment in assignments)
     if len(changes) < len(assignments):
         fail("config set: a key is given twice")
-    with _client(socket, config) as (client, address), talking_to(address):
+    with _client(socket, config, token_file) as (client, address), talking_to(address):
         update = client.update_config(changes, expected_version)
     if as_json:
         tables.print_json(tables.update_tree(update))
@@ -194,13 +210,14 @@ def explain(
     ] = "",
     config: ConfigOption = None,
     socket: SocketOption = None,
+    token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Where a block's copies are, what became of it and why, and what comes next; exits 1 when nothing is known of it."""
     from hybridkv.service.cli import explaining, tables
 
     wanted, prefix = explaining.from_hex("KEY", key), explaining.from_hex("--namespace", namespace)
-    with _client(socket, config) as (client, address), talking_to(address):
+    with _client(socket, config, token_file) as (client, address), talking_to(address):
         accounts = client.explain(wanted, prefix)
     if as_json:
         tables.print_json(accounts)
@@ -214,6 +231,7 @@ def explain(
 def top(
     config: ConfigOption = None,
     socket: SocketOption = None,
+    token_file: TokenFileOption = None,
     interval_s: Annotated[
         float, typer.Option("--interval-s", metavar="SECONDS", help="Time between two frames.")
     ] = 1.0,
@@ -224,17 +242,17 @@ def top(
         fail(f"--interval-s: {interval_s:g} is below {MIN_WATCH_S:g} seconds")
     from hybridkv.service.cli.live import watch
 
-    with _client(socket, config) as (client, address), talking_to(address):
+    with _client(socket, config, token_file) as (client, address), talking_to(address):
         watch(client.stats, address, interval_s, once=once)
 
 
 @contextmanager
-def _client(socket: str | None, config: Path | None) -> Iterator[tuple["AdminClient", str]]:
+def _client(socket: str | None, config: Path | None, token_file: Path | None) -> Iterator[tuple["AdminClient", str]]:
     with failing_plainly():
         address = address_of(config, socket)
         from hybridkv.service.admin_client import AdminClient
 
-        with AdminClient(address) as client:
+        with AdminClient(address, token_file=token_file) as client:
             yield client, address
 
 

@@ -19,6 +19,12 @@ SetOption = Annotated[
 SocketOption = Annotated[
     str | None, typer.Option("--socket", help="The daemon's socket: a path, or unix:///path. Sets daemon.socket.")
 ]
+TokenFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file", help="File (0600) with the caller's token, for a daemon with tenants; also HYBRIDKV_TOKEN_FILE."
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 

@@ -10,6 +10,7 @@ import grpc
 from hybridkv.proto import hybridkv_pb2 as pb
 from hybridkv.proto import hybridkv_pb2_grpc as pb_grpc
 from hybridkv.service.client.forking import gate
+from hybridkv.service.client.proofs import Metadata, beside
 from hybridkv.service.client.raising import raised_by
 from hybridkv.service.client.transport import LostError
 from hybridkv.service.codec import namespace_to_wire, tier_from_wire
@@ -19,7 +20,6 @@ from hybridkv.tiers.errors import DeadlineExceededError, HybridKVError
 from hybridkv.tiers.namespace import Namespace
 from hybridkv.version import __version__
 
-UNIX = "unix:"
 DETACH_S = 1.0
 """How long a clean end waits for the daemon to have ended the session's holds."""
 
@@ -51,14 +51,17 @@ def check_server(reply: pb.AttachReply) -> None:
 class AttachStream:
     """One open stream. `lost` once it has ended, whoever ended it; `draining` once the daemon announced its stop."""
 
-    def __init__(self, channel: grpc.Channel, request: pb.AttachRequest, timeout_s: float) -> None:
+    def __init__(
+        self, channel: grpc.Channel, request: pb.AttachRequest, timeout_s: float, metadata: Metadata = ()
+    ) -> None:
         """Attach. Raises what the daemon refused with, LostError or DeadlineExceededError; then nothing stays open."""
         self._outgoing: queue.SimpleQueue[pb.AttachRequest | None] = queue.SimpleQueue()
         self._outgoing.put(request)
         self._ended = threading.Event()
         self.draining = False
         with gate.passing():
-            self._call = pb_grpc.SessionStub(channel).Attach(_messages(self._outgoing))  # type: ignore[no-untyped-call]
+            stub = pb_grpc.SessionStub(channel)  # type: ignore[no-untyped-call]
+            self._call = stub.Attach(_messages(self._outgoing), metadata=metadata)
         answer: Answer = queue.SimpleQueue()
         threading.Thread(target=self._follow, args=(answer,), name="hybridkv-attach", daemon=True).start()
         try:
@@ -118,10 +121,8 @@ def _messages(outgoing: "queue.SimpleQueue[pb.AttachRequest | None]") -> Iterato
 
 def side_socket(address: str, told: str) -> Path | None:
     """The side socket lies beside the socket we came by: in a container its folder has another name."""
-    if not told or not address.startswith(UNIX):
-        return None
-    path = address.removeprefix(UNIX)
-    return Path(path[2:] if path.startswith("//") else path).with_name(Path(told).name)
+    path = beside(address)
+    return path.with_name(Path(told).name) if told and path is not None else None
 
 
 def attached_by(reply: pb.AttachReply) -> Attached:

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 import grpc
 
 from hybridkv.service.client.forking import gate
+from hybridkv.service.client.proofs import Metadata
 from hybridkv.service.client.raising import raised_by
 from hybridkv.service.client.transport import LostError
 from hybridkv.tiers.errors import DeadlineExceededError
@@ -24,7 +25,9 @@ class Stream(Protocol):
 class Calls:
     """Makes the calls of one session and notices its end. Thread-safe."""
 
-    def __init__(self, epoch: int, stream: Stream) -> None:
+    def __init__(self, epoch: int, stream: Stream, metadata: Metadata = ()) -> None:
+        """`metadata`: goes with each call, and says who calls."""
+        self.metadata = metadata or None
         self._epoch = epoch
         self._stream = stream
         self._other_epoch = False
@@ -60,11 +63,11 @@ class Calls:
 
     def _short(self, method: Any, request: Any, timeout_s: float) -> Any:
         with gate.passing():
-            return method(request, timeout=timeout_s)
+            return method(request, timeout=timeout_s, metadata=self.metadata)
 
     def _waiting(self, method: Any, request: Any, timeout_s: float) -> Any:
         with gate.passing():
-            future = method.future(request, timeout=timeout_s)
+            future = method.future(request, timeout=timeout_s, metadata=self.metadata)
         try:
             return future.result()
         except BaseException:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from hybridkv.service.client.kv import KV
 from hybridkv.service.client.link import EpochChanged, Link
+from hybridkv.service.client.proofs import PathLike, proofs
 from hybridkv.service.client.translations import TRANSLATIONS_COUNT
 from hybridkv.tiers.errors import InvalidArgumentError
 from hybridkv.tiers.namespace import Namespace
@@ -21,6 +22,11 @@ def connect(
     space: Namespace,
     *,
     timeout_s: float = DEFAULT_TIMEOUT_S,
+    token: str | None = None,
+    token_file: PathLike | None = None,
+    ca: PathLike | None = None,
+    cert: PathLike | None = None,
+    key: PathLike | None = None,
     credentials: "grpc.ChannelCredentials | None" = None,
     on_epoch_change: EpochChanged | None = None,
     translations_count: int = TRANSLATIONS_COUNT,
@@ -28,15 +34,20 @@ def connect(
     """Attach to the daemon at `address` ("unix:///path" or "host:port") for the blocks of `space`.
 
     `timeout_s` is what any call may take beyond the waiting it asks for, this one included: it waits that long for a
-    daemon that is not there yet. `credentials`: TLS, for TCP. Over TCP, and where the side socket cannot be had,
+    daemon that is not there yet.
+    Of a daemon with tenants: `token` or `token_file` (the first line of a file of mode 0600; by default the one that
+    HYBRIDKV_TOKEN_FILE names) says who we are; on a Unix socket our user may do.
+    TLS, for TCP: `ca` (PEM certificates that the daemon's must be signed by), `cert` and `key` (our own, where the daemon
+    asks for one), or ready made `credentials`. Over TCP, and where the side socket cannot be had,
     blocks are copied over streams (`KV.mapped`).
     `translations_count`: the places of so many blocks are remembered, so that they can be read without a call; 0: none.
-    Raises UnavailableError, NamespaceMismatchError and what else attaching is refused with.
+    Raises UnavailableError, UnauthenticatedError, NamespaceMismatchError and what else attaching is refused with.
     """
     check_address(address, timeout_s)
     from hybridkv.service.client.rpc import RpcDial  # a host in this process needs no gRPC
 
-    kv = KV(space, Link(RpcDial(address, space, credentials), timeout_s, on_epoch_change, translations_count))
+    ours = proofs(token=token, token_file=token_file, ca=ca, cert=cert, key=key, credentials=credentials)
+    kv = KV(space, Link(RpcDial(address, space, ours), timeout_s, on_epoch_change, translations_count))
     kv.session  # noqa: B018 (attaches)
     return kv
 

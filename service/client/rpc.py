@@ -17,11 +17,12 @@ from hybridkv.service.client.calls import Calls
 from hybridkv.service.client.forking import supported as fork_supported
 from hybridkv.service.client.mapping import map_memory
 from hybridkv.service.client.memory import Events, Memory
+from hybridkv.service.client.proofs import Metadata, Proofs
 from hybridkv.service.client.rpc_sequences import RpcSequenceCalls
 from hybridkv.service.client.streams import PayloadStreams
 from hybridkv.service.client.transport import Indices, LostError, States
 from hybridkv.service.replies import AcquireReply, LookupReply, ReserveReply
-from hybridkv.tiers.errors import FailedPreconditionError, NotFoundError
+from hybridkv.tiers.errors import FailedPreconditionError, NotFoundError, UnauthenticatedError
 from hybridkv.tiers.hints import NO_HINTS, Hints
 from hybridkv.tiers.keys import Keys
 from hybridkv.tiers.namespace import Namespace
@@ -44,10 +45,10 @@ CHANNEL_OPTIONS = [
 class RpcDial:
     """Connects to one address and attaches; in a forked child too, where gRPC was told to expect that."""
 
-    def __init__(self, address: str, space: Namespace, credentials: grpc.ChannelCredentials | None) -> None:
+    def __init__(self, address: str, space: Namespace, proofs: Proofs) -> None:
         self._address = address
         self._space = space
-        self._credentials = credentials
+        self._proofs = proofs
         self._pid = os.getpid()
 
     def __call__(self, timeout_s: float) -> "RpcTransport":
@@ -56,32 +57,44 @@ class RpcDial:
             raise FailedPreconditionError(
                 "gRPC was imported before hybridkv, without GRPC_ENABLE_FORK_SUPPORT=1: a forked child cannot use it"
             )
+        deadline = time.monotonic() + timeout_s
+        try:
+            return self._attached(self._proofs.metadata(), timeout_s)
+        except UnauthenticatedError as refusal:
+            left_s = max(0.001, deadline - time.monotonic())
+            metadata = self._proofs.of_user(self._address, refusal, left_s)
+        return self._attached(metadata, max(0.001, deadline - time.monotonic()))
+
+    def _attached(self, metadata: Metadata, timeout_s: float) -> "RpcTransport":
         channel = self._channel()
         try:
-            return RpcTransport(self._address, channel, self._space, timeout_s)
+            return RpcTransport(self._address, channel, self._space, timeout_s, metadata)
         except BaseException:
             channel.close()
             raise
 
     def _channel(self) -> grpc.Channel:
-        if self._credentials is None:
+        if self._proofs.credentials is None:
             return grpc.insecure_channel(self._address, CHANNEL_OPTIONS)
-        return grpc.secure_channel(self._address, self._credentials, CHANNEL_OPTIONS)
+        return grpc.secure_channel(self._address, self._proofs.credentials, CHANNEL_OPTIONS)
 
 
 class RpcTransport:
     """One session of a daemon in another process. See `Transport`."""
 
-    def __init__(self, address: str, channel: grpc.Channel, space: Namespace, timeout_s: float) -> None:
+    def __init__(
+        self, address: str, channel: grpc.Channel, space: Namespace, timeout_s: float, metadata: Metadata = ()
+    ) -> None:
+        """`metadata`: goes with each call, and says who calls."""
         deadline = time.monotonic() + timeout_s
         self._channel = channel
-        self._stream = AttachStream(channel, attach_request(space), timeout_s)
+        self._stream = AttachStream(channel, attach_request(space), timeout_s, metadata)
         self.attached = attached_by(self._stream.reply)
         self.unmapped_reason = ""
         self.memory: Memory | None = self._map(address, deadline)
         self._stub = pb_grpc.KVCacheStub(channel)  # type: ignore[no-untyped-call]
         self._admin = pb_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
-        self._calls = Calls(self.attached.epoch, self._stream)
+        self._calls = Calls(self.attached.epoch, self._stream, metadata)
         self.payload = PayloadStreams(self._stub, self._calls, self.attached)
         self._session = self.attached.session
         self.sequences = RpcSequenceCalls(channel, self._calls, self._session)

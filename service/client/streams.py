@@ -78,7 +78,9 @@ class PayloadStreams:
         deadline_s = self._left_s(time.monotonic() + timeout_s, len(blocks))
         try:
             with gate.passing():
-                call = self._stub.Write.future(write_parts(first, blocks, self._part_bytes), timeout=deadline_s)
+                call = self._stub.Write.future(
+                    write_parts(first, blocks, self._part_bytes), timeout=deadline_s, metadata=self._calls.metadata
+                )
             reply: pb.WriteReply = call.result()
         except (grpc.RpcError, ValueError) as error:
             raise _translated(error) from error
@@ -88,7 +90,7 @@ class PayloadStreams:
     def _read(self, message: pb.ReadRequest, count: int, row_of: RowOf, timeout_s: float) -> States:
         try:
             with gate.passing():
-                call = self._stub.Read(message, timeout=timeout_s)
+                call = self._stub.Read(message, timeout=timeout_s, metadata=self._calls.metadata)
             parts = iter(call)
             first = next(parts)
             self._calls.check_epoch(first.epoch)

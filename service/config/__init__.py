@@ -2,8 +2,17 @@
 
 from hybridkv.service.config.load import LoadedConfig, load_config, load_config_with_sources, revised_config
 from hybridkv.service.config.memory import CpuConfig, DiskConfig, GpuConfig, MigrationConfig
-from hybridkv.service.config.model import Config, ConfigRow, config_values, default_rows, unit_of, value_text
+from hybridkv.service.config.model import (
+    Config,
+    ConfigRow,
+    config_values,
+    default_rows,
+    tenant_rows,
+    unit_of,
+    value_text,
+)
 from hybridkv.service.config.sections import DaemonConfig, LimitsConfig, default_socket
+from hybridkv.service.config.tenants import TenantConfig
 
 __all__ = [
     "Config",
@@ -15,12 +24,14 @@ __all__ = [
     "LimitsConfig",
     "LoadedConfig",
     "MigrationConfig",
+    "TenantConfig",
     "config_values",
     "default_rows",
     "default_socket",
     "load_config",
     "load_config_with_sources",
     "revised_config",
+    "tenant_rows",
     "unit_of",
     "value_text",
 ]

@@ -11,14 +11,15 @@ from typing import NoReturn
 
 from pydantic import ValidationError
 
-from hybridkv.service.config.model import Config, config_values, default_rows
+from hybridkv.service.config.model import TENANTS, Config, config_values, default_rows, section_of
+from hybridkv.service.config.tenants import TenantConfig
 from hybridkv.tiers.errors import InvalidArgumentError
 
 ENV_PREFIX = "HYBRIDKV_"
 ENV_NESTING = "__"
 ENV_CONFIG_PATH = "HYBRIDKV_CONFIG"
 
-_NOT_KEYS = frozenset({ENV_CONFIG_PATH, "HYBRIDKV_CRASH_AT"})
+_NOT_KEYS = frozenset({ENV_CONFIG_PATH, "HYBRIDKV_CRASH_AT", "HYBRIDKV_TOKEN_FILE"})
 # Kubernetes sets these in every pod beside a Service called "hybridkv"; they are not ours to refuse.
 _SERVICE_LINK = re.compile(r"HYBRIDKV_(SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_[A-Z]+)?)?)")
 
@@ -107,7 +108,11 @@ def _from_file(path: Path | None) -> dict[str, _Given]:
     found: dict[str, _Given] = {}
     for section, table in tables.items():
         if isinstance(table, dict):
-            found |= {f"{section}.{name}": _Given(value, source) for name, value in table.items()}
+            for name, value in table.items():
+                tenant = value if section == TENANTS and isinstance(value, dict) else {"": value}
+                found |= {
+                    f"{section}.{name}.{key}".removesuffix("."): _Given(one, source) for key, one in tenant.items()
+                }
         else:
             found[section] = _Given(table, source)
     return found
@@ -129,19 +134,25 @@ def _arranged(given: Mapping[str, _Given]) -> tuple[dict[str, dict[str, object]]
     """The known keys by section, and a line for each that is not known."""
     known = [row.key for row in default_rows()]
     sections: dict[str, dict[str, object]] = {section: {} for section in Config.model_fields}
+    tenants: dict[str, dict[str, object]] = {}
     problems = {}
     for key, one in given.items():
-        if key in known:
-            section, _, name = key.partition(".")
+        section, *tenant = section_of(key)
+        name = key.rpartition(".")[2]
+        if tenant and key.count(".") == 2 and name in TenantConfig.model_fields:
+            tenants.setdefault(tenant[0], {})[name] = one.value
+        elif key in known:
             sections[section][name] = one.value
         else:
             problems[key] = f"{_unknown(key, known)} ({one.source})"
-    return sections, problems
+    return {**sections, TENANTS: dict(tenants)}, problems
 
 
 def _unknown(key: str, known: Iterable[str]) -> str:
-    if key in Config.model_fields:
+    if key in Config.model_fields or (section_of(key)[0] == TENANTS and key.count(".") < 2):
         return "is a section and must be a table"
+    if section_of(key)[0] == TENANTS:
+        known = [f"{'.'.join(section_of(key))}.{name}" for name in TenantConfig.model_fields]
     near = difflib.get_close_matches(key, known, n=1)
     return "unknown key" + (f", did you mean {near[0]}?" if near else "")
 
@@ -150,7 +161,8 @@ def _problems(error: ValidationError, given: Mapping[str, _Given]) -> dict[str, 
     """One line per bad key: the limit, the value and where it came from."""
     found = {}
     for detail in error.errors(include_url=False, include_context=False):
-        key = ".".join(map(str, detail["loc"][:2]))
+        where = [*map(str, detail["loc"])]
+        key = ".".join(where[: 1 + len(section_of(".".join(where)))])
         limit = detail["msg"].removeprefix("Value error, ").replace("Input should", "must")
         one = given.get(key, _Given(detail["input"], "default"))
         found[key] = f"{limit}, got {one.value!r} ({one.source})"

@@ -5,12 +5,15 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
 from hybridkv.service.config.memory import CpuConfig, DiskConfig, GpuConfig, MigrationConfig, PagingConfig
 from hybridkv.service.config.sections import DaemonConfig, LimitsConfig, Section
+from hybridkv.service.config.tenants import TenantConfig, Tenants
 from hybridkv.service.config.values import format_bytes
+
+TENANTS = "tenants"
 
 _UNITS = {
     "_bytes_per_s": "bytes/s",
@@ -36,6 +39,15 @@ class Config(Section):
     disk: DiskConfig = Field(default_factory=lambda: DiskConfig())
     migration: MigrationConfig = Field(default_factory=lambda: MigrationConfig())
     paging: PagingConfig = Field(default_factory=lambda: PagingConfig())
+    tenants: Tenants = Field(default_factory=dict)
+
+    @field_validator("tenants")
+    @classmethod
+    def _strict_needs_tenants(cls, tenants: dict[str, TenantConfig], info: ValidationInfo) -> dict[str, TenantConfig]:
+        daemon = info.data.get("daemon")
+        if daemon is not None and daemon.isolation == "strict" and not tenants:
+            raise ValueError('daemon.isolation = "strict" needs at least one tenant')
+        return tenants
 
 
 class ConfigRow(NamedTuple):
@@ -55,8 +67,24 @@ def default_rows() -> list[ConfigRow]:
 
 
 def config_values(config: Config) -> dict[str, object]:
-    """Every key of `config` with its value."""
-    return {f"{section}.{name}": getattr(getattr(config, section), name) for section, name, _ in _fields()}
+    """Every key of `config` with its value; those of the tenants last, by name."""
+    values = {f"{section}.{name}": getattr(getattr(config, section), name) for section, name, _ in _fields()}
+    for tenant in sorted(config.tenants):
+        values |= {
+            f"{TENANTS}.{tenant}.{name}": getattr(config.tenants[tenant], name) for name in TenantConfig.model_fields
+        }
+    return values
+
+
+def tenant_rows() -> list[ConfigRow]:
+    """The keys of each tenant, documented under `tenants.<name>`."""
+    return [_row(f"{TENANTS}.<name>", name, field) for name, field in TenantConfig.model_fields.items()]
+
+
+def section_of(key: str) -> tuple[str, ...]:
+    """The tables that `key` lies in, outermost first: one, or two for a tenant's."""
+    parts = key.split(".")
+    return tuple(parts[:2] if parts[0] == TENANTS else parts[:1])
 
 
 def value_text(key: str, value: object) -> str:

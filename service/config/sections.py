@@ -8,11 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from hybridkv.service.config.values import (
     Bytes,
     HostPort,
+    Isolation,
     LogLevel,
     OptionalPath,
     Port,
     PositiveSeconds,
     Seconds,
+    SocketMode,
     UnixSocket,
 )
 
@@ -52,7 +54,14 @@ class DaemonConfig(Section):
         default="", description="PEM certificate chain of the TCP listener; empty = no TLS"
     )
     tls_key_path: OptionalPath = Field(default="", description="PEM private key that belongs to tls_cert_path")
+    tls_client_ca_path: OptionalPath = Field(
+        default="", description="PEM certificates that clients' certificates must be signed by; empty = none asked for"
+    )
     tcp_address: HostPort = Field(default="", description="host:port to listen on as well; empty = no TCP")
+    socket_mode: SocketMode = Field(default="0600", description="Mode of the Unix sockets: who may connect at all")
+    isolation: Isolation = Field(
+        default="shared", description="strict: no worker maps memory, blocks are copied to and from it over streams"
+    )
     metrics_port: Port = Field(default=0, description="Port of the Prometheus endpoint; 0 = off")
     metrics_address: str = Field(
         default="127.0.0.1", min_length=1, description="Address the Prometheus endpoint binds to"
@@ -73,6 +82,13 @@ class DaemonConfig(Section):
     def _key_with_certificate(cls, path: str, info: ValidationInfo) -> str:
         if "tls_cert_path" in info.data and bool(path) != bool(info.data["tls_cert_path"]):
             raise ValueError("tls_cert_path and tls_key_path must be given together")
+        return path
+
+    @field_validator("tls_client_ca_path")
+    @classmethod
+    def _clients_over_tls(cls, path: str, info: ValidationInfo) -> str:
+        if path and not info.data.get("tls_cert_path", "unknown"):
+            raise ValueError("needs tls_cert_path and tls_key_path")
         return path
 
     @field_validator("tcp_address")

@@ -100,4 +100,6 @@ Devices = Annotated[tuple[str, ...], BeforeValidator(_split), AfterValidator(_de
 NumaNode = Annotated[Annotated[int, Field(ge=0, le=1023)] | None, BeforeValidator(_none_if_empty)]
 Policy = Literal["lru", "lfu", "fifo", "clock", "arc", "s3fifo", "gdsf", "rhq"]
 PageLock = Literal["auto", "on", "off"]
+SocketMode = Literal["0600", "0660", "0666"]
+Isolation = Literal["shared", "strict"]
 LogLevel = Literal["debug", "info", "warning", "error"]

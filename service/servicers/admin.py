@@ -14,6 +14,7 @@ from hybridkv.proto import hybridkv_pb2_grpc as pb_grpc
 from hybridkv.service.codec import fingerprint_from_wire
 from hybridkv.service.config import config_values
 from hybridkv.service.facade import Host
+from hybridkv.service.servicers.gate import caller
 from hybridkv.service.servicers.waiting import DURABLE_WITHIN_S, settled
 from hybridkv.tiers.errors import InvalidArgumentError
 from hybridkv.tiers.namespace import FINGERPRINT_BYTES, MAX_KEY_BYTES
@@ -43,7 +44,11 @@ class AdminServicer(pb_grpc.AdminServicer):
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def Stats(self, request: pb.StatsRequest, context: Any) -> pb.StatsReply:
-        stats = await self._on_thread(self._stats)
+        identity = caller()
+        if identity is None or identity.operator:
+            stats = await self._on_thread(self._stats)
+        else:
+            stats = await self._on_thread(lambda: self._host.tenant_stats(identity.name))
         return pb.StatsReply(epoch=self._host.epoch, json=json.dumps(stats))
 
     async def GetConfig(self, request: pb.GetConfigRequest, context: Any) -> pb.GetConfigReply:
@@ -79,14 +84,15 @@ class AdminServicer(pb_grpc.AdminServicer):
             raise InvalidArgumentError(
                 "fingerprint_prefix", f"{len(request.fingerprint_prefix)} bytes; at most {FINGERPRINT_BYTES}"
             )
-        accounts = await self._on_thread(lambda: self._host.explain(request.key, request.fingerprint_prefix))
+        prefix = _own_prefix(request.fingerprint_prefix)
+        accounts = [] if prefix is None else await self._on_thread(lambda: self._host.explain(request.key, prefix))
         return pb.ExplainReply(epoch=self._host.epoch, json=json.dumps(accounts))
 
     async def Check(self, request: pb.CheckRequest, context: Any) -> pb.CheckReply:
         return pb.CheckReply(epoch=self._host.epoch, violations=await self._on_thread(self._host.check))
 
     async def Clear(self, request: pb.ClearRequest, context: Any) -> pb.ClearReply:
-        fingerprint = fingerprint_from_wire(request.fingerprint)
+        fingerprint = _own_fingerprint(fingerprint_from_wire(request.fingerprint))
         removed = await self._on_thread(lambda: self._host.clear(fingerprint))
         await settled(self._host.removals(), DURABLE_WITHIN_S, context)
         return pb.ClearReply(epoch=self._host.epoch, removed=removed)
@@ -101,6 +107,26 @@ class AdminServicer(pb_grpc.AdminServicer):
 
     async def _on_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def _own_prefix(prefix: bytes) -> bytes | None:
+    """Which namespaces the caller may ask about: an operator all, a worker its own, whose fingerprint may be given as the
+    worker computes it or (the beginning of it) as the daemon has it. None: no such namespace is its own."""
+    identity = caller()
+    if identity is None or identity.operator:
+        return prefix
+    if len(prefix) == FINGERPRINT_BYTES and not prefix.startswith(identity.tag):
+        return identity.own(prefix)
+    longer, shorter = sorted((prefix, identity.tag), key=len, reverse=True)
+    return longer if longer.startswith(shorter) else None
+
+
+def _own_fingerprint(fingerprint: bytes | None) -> bytes | None:
+    """Of whom to clear: a worker's own namespace, or all of its own."""
+    identity = caller()
+    if identity is None or identity.operator:
+        return fingerprint
+    return identity.tag if fingerprint is None else identity.own(fingerprint)
 
 
 def _changes_from_wire(assignments: Iterable[pb.ConfigAssignment]) -> dict[str, object]:

@@ -14,6 +14,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc.aio import AbortError
 
+from hybridkv.service.servicers.gate import Gate
 from hybridkv.service.servicers.streams import MALFORMED, malformed_error
 from hybridkv.service.status import Status, status_of, unexpected_status
 from hybridkv.tiers.errors import HybridKVError
@@ -48,8 +49,10 @@ class CallCounters:
 class Boundary(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Wraps each handler of our services; those of health and reflection answer for themselves."""
 
-    def __init__(self, counters: CallCounters) -> None:
+    def __init__(self, counters: CallCounters, gate: Gate | None = None) -> None:
+        """`gate`: None where the daemon has no tenants, so that nobody is asked who he is."""
         self._counters = counters
+        self._gate = gate
         self._known: dict[str, Any] = {}
         """Wrapped handlers by path: there is one for each method of ours, for the server's life."""
 
@@ -82,6 +85,8 @@ class Boundary(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             try:
                 if request is MALFORMED:
                     raise malformed_error()
+                if self._gate is not None:
+                    self._gate.admit(method, request, context)
                 reply = await inner(request, context)
             except asyncio.CancelledError:
                 self._counters.note(method, CANCELLED)

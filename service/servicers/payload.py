@@ -18,6 +18,7 @@ from hybridkv.proto import hybridkv_pb2_grpc as pb_grpc
 from hybridkv.service.codec import keys_from_wire, packed, tier_from_wire, wait_from_wire
 from hybridkv.service.facade import Host
 from hybridkv.service.replies import AcquireReply, Attached
+from hybridkv.service.servicers.gate import check_owner
 from hybridkv.service.servicers.incoming import PIECE_BYTES, IncomingBlocks
 from hybridkv.service.servicers.sessions import Sessions
 from hybridkv.service.servicers.streams import next_message
@@ -106,6 +107,7 @@ class PayloadServicer(pb_grpc.KVCacheServicer):
         first: pb.WritePart | None = await next_message(context, FIRST_PART_S, "first part")
         if first is None:
             raise InvalidArgumentError("keys", "the stream ended before its first part")
+        check_owner(self._host, first.session)
         return await self._sessions.run_payload(first.session, self._write(first, context))
 
     async def _write(self, first: pb.WritePart, context: Any) -> pb.WriteReply:

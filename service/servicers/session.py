@@ -11,6 +11,7 @@ from hybridkv.proto import hybridkv_pb2_grpc as pb_grpc
 from hybridkv.service.codec import fingerprint_from_wire, namespace_from_wire, tier_to_wire
 from hybridkv.service.facade import Host
 from hybridkv.service.replies import Attached
+from hybridkv.service.servicers.gate import caller
 from hybridkv.service.servicers.sessions import OpenStream, Sessions
 from hybridkv.service.servicers.streams import next_message
 from hybridkv.service.side.server import SideSocket
@@ -56,6 +57,7 @@ class SessionServicer(pb_grpc.SessionServicer):
                 fingerprint=fingerprint_from_wire(first.fingerprint),
                 block_bytes=first.block_bytes or None,
                 pid=_pid_of(first),
+                owner=owner.name if (owner := caller()) is not None else None,
             )
         )
         try:

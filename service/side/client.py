@@ -7,12 +7,15 @@ import os
 import socket
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hybridkv.service.side import protocol
 from hybridkv.service.side.protocol import MAX_REPLY_BYTES, PREFIX, MalformedError, RegionInfo, RegionKind, Request
 from hybridkv.tiers.errors import DeadlineExceededError, UnavailableError
+
+T = TypeVar("T")
 
 _PART_BYTES = 64 << 10
 _SPACE_FOR_FDS = socket.CMSG_SPACE(protocol.MAX_REGIONS * 4)
@@ -64,6 +67,32 @@ def fetch_regions(path: Path | str, session: int, token: bytes, timeout_s: float
     Raises NotFoundError or ForeignHoldError as the daemon says, DeadlineExceededError, and UnavailableError when there
     is no side socket or it answers nonsense: the caller then falls back on the payload streams.
     """
+
+    def regions_of(reply: bytes, fds: list[int]) -> list[ReceivedRegion]:
+        infos = protocol.parse_reply(reply)
+        expected = sum(info.kind.has_descriptor for info in infos)
+        if expected != len(fds):
+            raise MalformedError(f"regions: {expected} named, {len(fds)} descriptors came")
+        coming = iter(fds)
+        return [ReceivedRegion(info, next(coming) if info.kind.has_descriptor else None) for info in infos]
+
+    return _asked(path, Request(session, token).packed(), timeout_s, regions_of)
+
+
+def fetch_token(path: Path | str, timeout_s: float) -> str:
+    """Ask the daemon for a token of the tenant that this process's user is. Raises as `fetch_regions`, and
+    UnauthenticatedError when it is none."""
+
+    def token_of(reply: bytes, fds: list[int]) -> str:
+        if fds:
+            raise MalformedError("token: descriptors came with it")
+        return protocol.parse_token(reply)
+
+    return _asked(path, protocol.packed_identify(), timeout_s, token_of)
+
+
+def _asked(path: Path | str, request: bytes, timeout_s: float, understood: Callable[[bytes, list[int]], T]) -> T:
+    """What `understood` makes of the reply to one request and the descriptors that came with it, which are then its own."""
     deadline = time.monotonic() + timeout_s
     fds: list[int] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -71,13 +100,8 @@ def fetch_regions(path: Path | str, session: int, token: bytes, timeout_s: float
         try:
             _set_timeout(connection, deadline)
             connection.connect(os.fspath(path))
-            connection.sendall(Request(session, token).packed())
-            infos = protocol.parse_reply(_reply(connection, fds, deadline))
-            expected = sum(info.kind.has_descriptor for info in infos)
-            if expected != len(fds):
-                raise MalformedError(f"regions: {expected} named, {len(fds)} descriptors came")
-            coming = iter(fds)
-            return [ReceivedRegion(info, next(coming) if info.kind.has_descriptor else None) for info in infos]
+            connection.sendall(request)
+            return understood(_reply(connection, fds, deadline), fds)
         except BaseException as error:
             for fd in fds:
                 os.close(fd)

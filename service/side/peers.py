@@ -4,6 +4,7 @@ import contextlib
 import os
 import socket
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Self
 
@@ -33,9 +34,10 @@ class Peer:
     def close(self) -> None:
         os.close(self.pidfd)
 
-    def may_have_regions(self) -> bool:
-        """Regions go to processes of the daemon's own user, and to root, who could take them anyway."""
-        return self.uid in (os.getuid(), 0)
+    def may_have_regions(self, tenants: Collection[int] = ()) -> bool:
+        """Regions go to processes of the daemon's own user, to root, who could take them anyway, and to the users that
+        `tenants` are."""
+        return self.uid in (os.getuid(), 0) or self.uid in tenants
 
 
 def peer_pid(connection: socket.socket) -> int:

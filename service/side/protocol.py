@@ -1,12 +1,16 @@
 """What travels on the side socket: one request, one reply, each a length (4 bytes, big-endian) and that much JSON.
 
     request  {"version": 1, "session": 7, "token": "<hex>"}
+         or  {"version": 1, "identify": true}
     reply    {"version": 1, "regions": [{"name", "pool", "kind", "nbytes", "extra"}, ...]}     with one descriptor each
+         or  {"version": 1, "token": "..."}
          or  {"version": 1, "error": "NotFoundError", "message": "..."}
 
-The descriptors come with the reply's first bytes, in the order of `regions`; those of kind "cuda" have none (see
-`handles.py`). A worker may ask again: memory of a CUDA pool comes as it is needed. Nothing else is ever sent; whoever gets
-anything else closes. Both sides check every field: neither trusts the other to be in its right mind.
+To `identify`, the daemon answers with a token of the tenant that the asking process's user is: gRPC does not tell who is
+at the other end of a Unix socket, this one does. The descriptors come with the reply's first bytes, in the order of
+`regions`; those of kind "cuda" have none (see `handles.py`). A worker may ask again: memory of a CUDA pool comes as it is
+needed. Nothing else is ever sent; whoever gets anything else closes. Both sides check every field: neither trusts the other
+to be in its right mind.
 """
 
 import json
@@ -21,6 +25,7 @@ from hybridkv.tiers.errors import (
     HybridKVError,
     NotFoundError,
     ResourceExhaustedError,
+    UnauthenticatedError,
     UnavailableError,
 )
 
@@ -63,9 +68,11 @@ class Request:
         return _framed({"version": VERSION, "session": self.session, "token": self.token.hex()}, MAX_REQUEST_BYTES)
 
     @classmethod
-    def parse(cls, body: bytes) -> Self:
-        """Raises MalformedError."""
+    def parse(cls, body: bytes) -> Self | None:
+        """None: it asks to `identify`. Raises MalformedError."""
         fields = _decoded(body)
+        if fields.get("identify") is True:
+            return None
         token = _field(fields, "token", str)
         if len(token) > 2 * MAX_TOKEN_BYTES:
             raise MalformedError(f"token: {len(token)} digits; the limit is {2 * MAX_TOKEN_BYTES}")
@@ -106,6 +113,23 @@ class RegionInfo:
         )
 
 
+def packed_identify() -> bytes:
+    """The request of a process that is known by its user."""
+    return _framed({"version": VERSION, "identify": True}, MAX_REQUEST_BYTES)
+
+
+def packed_token(token: str) -> bytes:
+    """The reply to it."""
+    return _framed({"version": VERSION, "token": token}, MAX_REPLY_BYTES)
+
+
+def parse_token(body: bytes) -> str:
+    """The token of a reply; raises the error it carries instead, or MalformedError."""
+    fields = _decoded(body)
+    _raise_error(fields)
+    return _field(fields, "token", str)
+
+
 def packed_regions(regions: list[RegionInfo]) -> bytes:
     """A reply. Raises ResourceExhaustedError when it is beyond the protocol's limits."""
     if len(regions) > MAX_REGIONS:
@@ -122,9 +146,7 @@ def packed_error(error: HybridKVError) -> bytes:
 def parse_reply(body: bytes) -> list[RegionInfo]:
     """The regions of a reply; raises the error it carries instead, or MalformedError."""
     fields = _decoded(body)
-    if "error" in fields:
-        kind, message = _field(fields, "error", str), _field(fields, "message", str)
-        raise _ERRORS.get(kind, UnavailableError)(f"side socket: {message}")
+    _raise_error(fields)
     regions = _field(fields, "regions", list)
     if len(regions) > MAX_REGIONS:
         raise MalformedError(f"regions: {len(regions)}; the limit is {MAX_REGIONS}")
@@ -140,8 +162,14 @@ def body_length(prefix: bytes, limit: int) -> int:
 
 
 _ERRORS: dict[str, type[HybridKVError]] = {
-    kind.__name__: kind for kind in (NotFoundError, ForeignHoldError, FailedPreconditionError)
+    kind.__name__: kind for kind in (NotFoundError, ForeignHoldError, FailedPreconditionError, UnauthenticatedError)
 }
+
+
+def _raise_error(fields: dict[str, Any]) -> None:
+    if "error" in fields:
+        kind, message = _field(fields, "error", str), _field(fields, "message", str)
+        raise _ERRORS.get(kind, UnavailableError)(f"side socket: {message}")
 
 
 def _framed(fields: dict[str, Any], limit: int) -> bytes:

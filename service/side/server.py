@@ -16,11 +16,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from hybridkv.service.identities import Identities
 from hybridkv.service.side import protocol
 from hybridkv.service.side.peers import Peer, peer_pid
 from hybridkv.service.side.protocol import MAX_REQUEST_BYTES, PREFIX, RegionInfo, RegionKind, Request
 from hybridkv.service.side.watches import Watches
-from hybridkv.tiers.errors import HybridKVError, InternalError, InvalidArgumentError, UnavailableError
+from hybridkv.tiers.errors import (
+    HybridKVError,
+    InternalError,
+    InvalidArgumentError,
+    UnauthenticatedError,
+    UnavailableError,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -69,10 +76,21 @@ class SideLimits:
 
 
 class SideSocket:
-    """Serves regions on the Unix socket `path` (0600). All methods belong to one event loop."""
+    """Serves regions on the Unix socket `path`. All methods belong to one event loop."""
 
-    def __init__(self, path: Path, source: RegionSource, limits: SideLimits | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        source: RegionSource,
+        limits: SideLimits | None = None,
+        *,
+        identities: Identities | None = None,
+        mode: int = 0o600,
+    ) -> None:
+        """`identities`: the daemon's tenants, to whose users regions and tokens are given; `mode` is the socket file's."""
         self.path = path
+        self._identities = identities
+        self._mode = mode
         self.refused_count = 0
         self._source = source
         self._limits = limits or SideLimits()
@@ -84,7 +102,7 @@ class SideSocket:
 
     async def start(self) -> None:
         """Listen. Raises UnavailableError when a living process listens there, InvalidArgumentError on a long path."""
-        self._listener = _bound(self.path)
+        self._listener = _bound(self.path, self._mode)
         self._identity = os.stat(self.path)
         self._listener.listen(_BACKLOG)
         self._accepting = asyncio.create_task(self._accept(self._listener), name="side-socket")
@@ -151,17 +169,23 @@ class SideSocket:
     async def _serve(self, connection: socket.socket) -> None:
         peer = Peer.of(connection)
         try:
-            if not peer.may_have_regions():
+            tenants = frozenset[int]() if self._identities is None else self._identities.uids
+            if not peer.may_have_regions(tenants):
                 raise UnavailableError(f"uid {peer.uid} (pid {peer.pid}) is not served")
             request = await _request(connection)
             try:
-                offers = await self._offers(request, peer)
+                offers = (self._token_for(peer), []) if request is None else await self._offers(request, peer)
             except HybridKVError as error:
                 await _send(connection, protocol.packed_error(error), [])
                 raise
             await _send(connection, *offers)
         finally:
             peer.close()
+
+    def _token_for(self, peer: Peer) -> bytes:
+        if self._identities is None:
+            raise UnauthenticatedError("the daemon has no tenants")
+        return protocol.packed_token(self._identities.issued_to(peer.uid))
 
     async def _offers(self, request: Request, peer: Peer) -> tuple[bytes, list[int]]:
         """The reply and its descriptors. From here on the process counts as one that maps them, come what may."""
@@ -179,7 +203,7 @@ class SideSocket:
         return reply, [offer.fd for offer in offers if offer.fd is not None]
 
 
-def _bound(path: Path) -> socket.socket:
+def _bound(path: Path, mode: int) -> socket.socket:
     """A socket bound at `path`, not listening yet: until then nobody can connect, so that the mode comes in time."""
     if len(os.fsencode(path)) > _MAX_PATH_BYTES:
         raise InvalidArgumentError("side_socket", f"{path}: longer than {_MAX_PATH_BYTES} bytes")
@@ -188,7 +212,7 @@ def _bound(path: Path) -> socket.socket:
     try:
         listener.setblocking(False)
         listener.bind(os.fspath(path))
-        os.chmod(path, 0o600)
+        os.chmod(path, mode)
     except OSError as error:
         listener.close()
         raise UnavailableError(f"{path}: cannot listen: {error.strerror}") from error
@@ -211,7 +235,7 @@ def _remove_dead(path: Path) -> None:
         raise UnavailableError(f"{path}: another process listens there")
 
 
-async def _request(connection: socket.socket) -> Request:
+async def _request(connection: socket.socket) -> Request | None:
     length = protocol.body_length(await _exactly(connection, PREFIX.size), MAX_REQUEST_BYTES)
     return Request.parse(await _exactly(connection, length))
 

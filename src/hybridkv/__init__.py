@@ -27,7 +27,9 @@ if TYPE_CHECKING:
         LawViolationError,
         NamespaceMismatchError,
         NotFoundError,
+        PermissionDeniedError,
         ResourceExhaustedError,
+        UnauthenticatedError,
         UnavailableError,
     )
     from hybridkv.tiers.keys import Keys
@@ -60,6 +62,7 @@ __all__ = [
     "NotFoundError",
     "Outcome",
     "PageState",
+    "PermissionDeniedError",
     "PublishOutcome",
     "PutCounts",
     "Request",
@@ -69,6 +72,7 @@ __all__ = [
     "SealOutcome",
     "Sequence",
     "Tier",
+    "UnauthenticatedError",
     "UnavailableError",
     "Window",
     "__version__",

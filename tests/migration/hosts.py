@@ -256,8 +256,8 @@ class Rig:
         raise AssertionError("it did not happen")
 
     def row(self, number: int, worker: Worker | None = None) -> int:
-        space = self.directory.space((worker or self.worker).attached.fingerprint)
-        assert space is not None
+        session = self.directory.state.ledger.sessions[(worker or self.worker).session]
+        space = self.directory.state.spaces[session.namespace]
         return int(self.directory.sealed(space.index, [key(number)])[0])
 
     def where(self, number: int, worker: Worker | None = None) -> set[str]:

@@ -114,7 +114,9 @@ class FakeHost:
         fingerprint: bytes | None = None,
         block_bytes: int | None = None,
         pid: int | None = None,
+        owner: str | None = None,
     ) -> Attached:
+        del owner
         self.pids.append(pid)
         if fingerprint is not None and fingerprint != space.fingerprint:
             raise NamespaceMismatchError(f"fingerprint: {fingerprint.hex()} here {space.fingerprint.hex()}")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hybridkv.service.config import Config, default_rows, load_config
-from hybridkv.service.tuning import CAPACITIES, LIVE, RESTART, Change, reload, revise
+from hybridkv.service.config import Config, default_rows, load_config, tenant_rows
+from hybridkv.service.tuning import CAPACITIES, LIVE, RESTART, TENANT_LIVE, Change, reload, revise
 from hybridkv.tiers.errors import FailedPreconditionError, InvalidArgumentError
 from hybridkv.tiers.states import Tier
 
@@ -18,6 +18,29 @@ START = config(cpu__capacity_bytes="1GiB", disk__path="/d")
 def test_every_key_is_live_or_needs_a_restart() -> None:
     keys = [row.key for row in default_rows()]
     assert sorted(keys) == sorted([*LIVE, *CAPACITIES, *RESTART])
+
+
+def test_of_a_tenant_the_quotas_are_live() -> None:
+    names = {row.key.rpartition(".")[2] for row in tenant_rows()}
+    assert names > TENANT_LIVE
+    start = config(tenants__a__uid=1, tenants__b__uid=2)
+    revision = revise(start, start, {"tenants.a.cpu_bytes": "1GiB", "tenants.b.leases_count": 7})
+    assert revision.changed == (
+        Change("tenants.a.cpu_bytes", None, 1 << 30),
+        Change("tenants.b.leases_count", None, 7),
+    )
+    for changes in ({"tenants.a.uid": 3}, {"tenants.a.role": "operator"}, {"tenants.c.uid": 3}):
+        with pytest.raises(FailedPreconditionError, match="needs a restart"):
+            revise(start, start, changes)
+
+
+def test_a_reload_names_tenants_that_came_and_went() -> None:
+    start = config(tenants__a__uid=1, tenants__b__uid=2)
+    loaded = config(tenants__a__uid=1, tenants__a__cpu_bytes=4096, tenants__c__uid=3)
+    revision = reload(start, start, loaded)
+    assert [change.key for change in revision.changed] == ["tenants.a.cpu_bytes"]
+    assert revision.needs_restart == {"tenants.b": "needs a restart", "tenants.c": "needs a restart"}
+    assert set(revision.config.tenants) == {"a", "b"}
 
 
 def test_an_update_tells_before_and_after() -> None:

@@ -9,10 +9,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridkv.tiers.directory.quotas import Charges
 from hybridkv.tiers.extents import ExtentTable, SlotUse
 from hybridkv.tiers.headers import HeaderRegion
 from hybridkv.tiers.pools import SLOT_DTYPE, PoolId
-from hybridkv.tiers.replacement import Policy, Rows
+from hybridkv.tiers.replacement import NO_ROW, Policy, Rows
 from hybridkv.tiers.states import Tier
 
 Slots = NDArray[np.int64]
@@ -30,9 +31,9 @@ class Book(Protocol):
     def used_bytes(self) -> int: ...
     def capacity_slots(self, size: int) -> int: ...
     def free_slots(self, size: int) -> int: ...
-    def take(self, size: int, rows: Rows, use: SlotUse) -> Slots: ...
+    def take(self, size: int, rows: Rows, use: SlotUse, *, limited: bool = True) -> Slots: ...
     def settle(self, size: int, rows: Rows, slots: Slots) -> None: ...
-    def give(self, size: int, slots: Slots, use: SlotUse) -> None: ...
+    def give(self, size: int, slots: Slots, use: SlotUse, rows: Rows) -> None: ...
     def check(self) -> list[str]: ...
 
 
@@ -53,6 +54,8 @@ class MappedBook:
         self.lane_slots: dict[int, list[int]] = {}
         """Free slots that belong to the lanes, by block size; outside the watermarks."""
         self.lane_slots_owned: dict[int, int] = {}
+        self.charges: Charges | None = None
+        """On whose account its slots are; None where the host has no tenants."""
         self._haunted: dict[int, int] = {}
 
     def __repr__(self) -> str:
@@ -68,27 +71,53 @@ class MappedBook:
     def free_slots(self, size: int) -> int:
         return self.table.free_slots(size)
 
-    def take(self, size: int, rows: Rows, use: SlotUse) -> Slots:
-        """Slots for the first of `rows` that fit."""
-        return self.table.take(size, rows, use)
+    def take(self, size: int, rows: Rows, use: SlotUse, *, limited: bool = True) -> Slots:
+        """Slots for the first of `rows` that fit, the pool and (`limited`) their tenants' quotas."""
+        if self.charges is None:
+            return self.table.take(size, rows, use)
+        rows = self.charges.fitting(rows, size) if limited else rows
+        return self._charged(self.table.take(size, rows, use), rows, size)
 
     def take_in_runs(self, size: int, rows: Rows, use: SlotUse, length: int) -> Slots:
         """Likewise, every `length` rows in adjacent slots where there are such runs."""
-        return self.table.take_in_runs(size, rows, use, length)
+        rows = rows if self.charges is None else self.charges.fitting(rows, size)
+        return self._charged(self.table.take_in_runs(size, rows, use, length), rows, size)
+
+    def take_at(self, size: int, slots: Slots, rows: Rows, use: SlotUse) -> None:
+        """These very slots, which are free, whatever the quotas."""
+        self.table.take_at(slots, rows, use)
+        self._charged(slots, rows, size)
+
+    def freeze(self, slots: Slots) -> None:
+        """Free slots that workers of a daemon before this one may still touch go into quarantine, on nobody's account."""
+        self.table.take_at(slots, np.full(len(slots), NO_ROW, np.int64), SlotUse.QUARANTINED)
+        if self.charges is not None:
+            self.charges.took_for_nobody(self.table.sizes_of(slots))
+
+    def _charged(self, slots: Slots, rows: Rows, size: int) -> Slots:
+        if self.charges is not None:
+            self.charges.took(self.table.header_indices(slots), rows[: len(slots)], size)
+        return slots
+
+    def free(self, slots: Slots) -> None:
+        """Taken slots, not of the lanes, are free, and on nobody's account."""
+        if self.charges is not None:
+            self.charges.gave(self.table.header_indices(slots), self.table.sizes_of(slots))
+        self.table.give(slots)
 
     def settle(self, size: int, rows: Rows, slots: Slots) -> None:
         """Taken slots now hold the sealed blocks `rows`."""
         del size
         self.table.set_use(slots, SlotUse.RESIDENT, rows)
 
-    def give(self, size: int, slots: Slots, use: SlotUse) -> None:
+    def give(self, size: int, slots: Slots, use: SlotUse, rows: Rows) -> None:
         """Slots are no longer needed: free, or in quarantine while a lapsed holder may still touch them."""
-        del size, use
+        del size, use, rows
         if self._haunted:
             haunted = np.fromiter((slot in self._haunted for slot in slots.tolist()), np.bool_, len(slots))
             self.table.set_use(slots[haunted], SlotUse.QUARANTINED)
             slots = slots[~haunted]
-        self.table.give(slots)
+        self.free(slots)
 
     def resize(self, capacity_bytes: int) -> list[int]:
         """See `ExtentTable.resize`."""
@@ -117,7 +146,7 @@ class MappedBook:
                 freed.append(slot)
         self._tell_haunts(slots)
         self.own(np.array(freed, np.int64), 0)
-        self.table.give(np.array(freed, np.int64))
+        self.free(np.array(freed, np.int64))
 
     def own(self, slots: Slots, owner: int) -> None:
         """Note in the headers whom the slots were told to write; `owner`: see `headers.HeaderRegion.set_owner`."""
@@ -202,6 +231,7 @@ class DiskBook:
         self.capacity_bytes = capacity_bytes
         self._pages_per_block = pages_per_block
         self._capacity_blocks = capacity_blocks
+        self.charges: Charges | None = None
         self.on = True
         self.blocks: dict[int, int] = {}
         self.incoming: dict[int, int] = {}
@@ -242,25 +272,36 @@ class DiskBook:
         capacity = self._capacity_blocks(size) * pages
         return max(0, (capacity - self._pages(self.blocks) - self._pages(self.incoming)) // pages)
 
-    def take(self, size: int, rows: Rows, use: SlotUse) -> Slots:
-        """Room for the first of `rows` that fit; the segment is known when they are settled, so the slots say 0."""
+    def take(self, size: int, rows: Rows, use: SlotUse, *, limited: bool = True) -> Slots:
+        """Room for the first of `rows` that fit, here and in their tenants' quotas; the segment is known when they are
+        settled, so the slots say 0."""
         del use
-        count = min(len(rows), self.free_slots(size))
-        self.incoming[size] = self.incoming.get(size, 0) + count
-        return np.zeros(count, np.int64)
+        rows = rows[: self.free_slots(size)]
+        if self.charges is not None and limited:
+            rows = self.charges.fitting(rows, self.bytes_on_disk(size))
+        self.accept(size, rows)
+        return np.zeros(len(rows), np.int64)
 
-    def accept(self, size: int, count: int) -> None:
+    def accept(self, size: int, rows: Rows) -> None:
         """Blocks that lie on disk already, whether or not there is room for them, are about to be settled."""
-        self.incoming[size] = self.incoming.get(size, 0) + count
+        self.incoming[size] = self.incoming.get(size, 0) + len(rows)
+        if self.charges is not None:
+            self.charges.pages(rows, self.bytes_on_disk(size))
+
+    def bytes_on_disk(self, size: int) -> int:
+        """What a block of `size` takes, in whole pages."""
+        return 4096 * self._pages_per_block(size)
 
     def settle(self, size: int, rows: Rows, slots: Slots) -> None:
         del slots
         self.incoming[size] -= len(rows)
         self.blocks[size] = self.blocks.get(size, 0) + len(rows)
 
-    def give(self, size: int, slots: Slots, use: SlotUse) -> None:
+    def give(self, size: int, slots: Slots, use: SlotUse, rows: Rows) -> None:
         counts = self.incoming if use is SlotUse.INCOMING else self.blocks
         counts[size] -= len(slots)
+        if self.charges is not None:
+            self.charges.pages(rows, -self.bytes_on_disk(size))
 
     def check(self) -> list[str]:
         found = [f"{self.id}: {line}" for line in self.policy.check()]

@@ -24,14 +24,24 @@ class Choice:
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def victims(self, pool: int, size: int | None, want: int, behind: Priority | None = None) -> list[int]:
+    def victims(
+        self,
+        pool: int,
+        size: int | None,
+        want: int,
+        behind: Priority | None = None,
+        within: Callable[[Rows], NDArray[np.bool_]] | None = None,
+    ) -> list[int]:
         """Rows whose copy in `pool` may go now, in the order they should, until `want` slots are free; of one block size,
         or of any.
 
         `behind`: what goes will queue behind the moves of this priority that are on their way down from the pool, so
         these block no parent. What is picked then does not depend on how far they have come.
+        `within`: only such rows. A block and its ancestors must be alike in it.
         """
         may_go, frees = self.may_go(pool, size), self.frees(pool)
+        if within is not None:
+            may_go = _both(may_go, within)
         blocking = self.blocking_children(pool, behind)
         picked = choose_victims(self.scan(pool), may_go, blocking, self.parents_above(pool), want, frees)
         self._witness(pool, picked, behind)
@@ -137,6 +147,12 @@ class Choice:
         going = _children_before(rows, np.where(highest, blocks.parent[rows], NO_ROW))
         staying = self.blocking_children(pool, behind)(rows) > going
         broken += [f"law 7: row {row} was picked from {name} before its children" for row in rows[staying].tolist()]
+
+
+def _both(
+    one: Callable[[Rows], NDArray[np.bool_]], other: Callable[[Rows], NDArray[np.bool_]]
+) -> Callable[[Rows], NDArray[np.bool_]]:
+    return lambda rows: one(rows) & other(rows)
 
 
 def _children_before(rows: Rows, parents: Rows) -> NDArray[np.int64]:

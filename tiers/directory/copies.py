@@ -60,7 +60,7 @@ class Copies:
         state, blocks, book = self._state, self._state.blocks, self._state.mapped(pool)
         now = state.clock.now()
         book.policy.inserted(rows, now)
-        book.table.take_at(slots, rows, SlotUse.RESIDENT)
+        book.take_at(state.size_of(int(rows[0])), slots, rows, SlotUse.RESIDENT)
         blocks.slot[pool][rows] = slots
         blocks.arrived_at[pool][rows] = now
         state.unverified.add(rows)
@@ -91,7 +91,7 @@ class Copies:
         self._retire(rows, slots, book)
         blocks.slot[pool][rows] = NO_SLOT
         for size, some in state.by_size(rows):
-            book.give(size, slots[np.isin(rows, some)] if len(some) < len(rows) else slots, SlotUse.RESIDENT)
+            book.give(size, slots[np.isin(rows, some)] if len(some) < len(rows) else slots, SlotUse.RESIDENT, some)
         self._tiers_changed(rows)
         self._tell_left(rows, pool)
         self.bury(rows[blocks.copies(rows) == 0])
@@ -106,7 +106,7 @@ class Copies:
         blocks.slot[pool][rows] = slots
         self._publish_headers(rows, book, slots)
         self._tell_left(rows, pool)
-        book.give(0, old, SlotUse.RESIDENT)
+        book.give(0, old, SlotUse.RESIDENT, rows)
 
     def _retire(self, rows: Rows, slots: Slots, book: MappedBook | DiskBook) -> None:
         if isinstance(book, DiskBook):

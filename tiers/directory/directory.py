@@ -14,10 +14,10 @@ from hybridkv.tiers.directory.holds import Lease, Session
 from hybridkv.tiers.directory.laws import check
 from hybridkv.tiers.directory.leases import Leases
 from hybridkv.tiers.directory.moves import Moves
+from hybridkv.tiers.directory.quotas import Charges, Quotas
 from hybridkv.tiers.directory.state import Space, State
 from hybridkv.tiers.directory.writes import Writes
 from hybridkv.tiers.errors import ResourceExhaustedError
-from hybridkv.tiers.namespace import Namespace
 from hybridkv.tiers.replacement import Rows
 from hybridkv.tiers.states import BlockState
 
@@ -57,16 +57,31 @@ class Directory:
         self.state.half_life_s = half_life_s
         self.state.window_s = window_s
 
+    # ------------------------------------------------------------------------------------------------ tenants
+
+    def open_accounts(self, tenants: Sequence[str]) -> None:
+        """The host has these tenants; before any block is known. Without tenants nothing is accounted by owner."""
+        quotas = self.state.quotas = Quotas(tenants)
+        for book in self.books:
+            slots = book.table.count * book.table.slots_per_extent if isinstance(book, MappedBook) else 0
+            book.charges = Charges(quotas, book.id.tier, self.blocks, slots)
+
+    def fitting(self, rows: Rows, pool: int) -> Rows:
+        """Those of `rows` (one size) whose tenants' quotas in that pool's tier have room for them, in this order."""
+        quotas, book = self.state.quotas, self.books[pool]
+        if quotas is None or not len(rows):
+            return rows
+        size = self.state.size_of(int(rows[0]))
+        nbytes = book.bytes_on_disk(size) if isinstance(book, DiskBook) else size
+        return rows[quotas.fits(book.id.tier, quotas.of_spaces(self.blocks.namespace[rows]), nbytes)]
+
     # ------------------------------------------------------------------------------------------------ namespaces
 
     def space(self, fingerprint: bytes) -> Space | None:
         return next((space for space in self.state.spaces if space.fingerprint == fingerprint), None)
 
-    def add_space(self, namespace: Namespace, *, limit: int = 32767) -> Space:
-        """The namespace, known from now on. ResourceExhaustedError when `limit` others have a session or a block."""
-        return self.add_space_by(namespace.fingerprint, namespace.layout.block_bytes, namespace.key_bytes, limit=limit)
-
     def add_space_by(self, fingerprint: bytes, block_bytes: int, key_bytes: int, *, limit: int = 32767) -> Space:
+        """The namespace, known from now on. ResourceExhaustedError when `limit` others have a session or a block."""
         with self.lock:
             known = self.space(fingerprint)
             if known is not None:
@@ -77,6 +92,8 @@ class Directory:
             space = Space(number, fingerprint, block_bytes, key_bytes)
             self.state.spaces[number : number + 1] = [space]
             self.state.sizes = np.array([space.block_bytes for space in self.state.spaces], np.int64)
+            if self.state.quotas is not None:
+                self.state.quotas.add_space(number, fingerprint)
             return space
 
     def _unused_space(self) -> int | None:
@@ -155,7 +172,7 @@ class Directory:
         self.blocks.checksum[rows] = np.array(checksums, np.uint64)
         self.blocks.checked[rows] = Checksum.VERIFIED
         self.blocks.sealed_at[rows] = self.blocks.last_access[rows] = np.array(stored_at)
-        disk.accept(space.block_bytes, len(rows))
+        disk.accept(space.block_bytes, rows)
         self.copies.place(rows, disk.index, np.array(segments, np.int64))
 
     def without_copy_in(self, pool: int) -> Rows:

@@ -3,13 +3,14 @@
 from collections import Counter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hybridkv.tiers.directory.blocks import NO_SLOT, NOWHERE
 from hybridkv.tiers.directory.books import DiskBook, MappedBook
 from hybridkv.tiers.directory.holds import Part
 from hybridkv.tiers.directory.moves import Stage
 from hybridkv.tiers.directory.state import State
-from hybridkv.tiers.extents import SlotUse
+from hybridkv.tiers.extents import ExtentState, SlotUse
 from hybridkv.tiers.replacement import NO_ROW
 from hybridkv.tiers.states import BlockState
 
@@ -28,6 +29,7 @@ def check(state: State) -> list[str]:
     found += _holds_are_counted(state)
     found += _chains_are_counted(state)
     found += state.standings.check() + state.speculation.check() + state.unverified.check()
+    found += _quotas_are_exact(state)
     found += state.mapper.check() if state.mapper is not None else []
     return found
 
@@ -77,6 +79,49 @@ def _disk_counts_match(state: State, book: DiskBook) -> list[str]:
         found.append(f"law 2: disk: {dict(there)} blocks are there, {book.blocks} are counted")
     if coming != Counter({size: n for size, n in book.incoming.items() if n}):
         found.append(f"law 2: disk: {dict(coming)} blocks are coming, {book.incoming} are counted")
+    return found
+
+
+def _quotas_are_exact(state: State) -> list[str]:
+    """Law 2 by tenant: what is on each account is what its blocks, and what lapsed holders may touch, take."""
+    quotas = state.quotas
+    if quotas is None:
+        return []
+    there, found = np.zeros_like(quotas.used), []
+    for book in state.books:
+        if isinstance(book, MappedBook):
+            found += _slots_are_charged(state, book, there)
+            continue
+        rows = np.flatnonzero(state.blocks.slot[book.index] != NO_SLOT)
+        coming = [t.row for t in state.transfers.values() if t.target == book.index]
+        rows = np.concatenate([rows, np.array(coming, np.int64)])
+        sizes = state.sizes[state.blocks.namespace[rows]]
+        nbytes = np.array([book.bytes_on_disk(size) for size in sizes.tolist()], np.int64)
+        np.add.at(there[:, book.id.tier], quotas.of_spaces(state.blocks.namespace[rows]), nbytes)
+    for account, name in enumerate(quotas.names):
+        if (there[account] != quotas.used[account]).any():
+            found.append(f"law 2: tenant {name!r}: {quotas.used[account]} bytes are charged, {there[account]} are used")
+    return found
+
+
+def _slots_are_charged(state: State, book: MappedBook, there: NDArray[np.int64]) -> list[str]:
+    """Adds the bytes of the pool's used slots to `there`, by account; and each block's slot is on its owner's."""
+    quotas, found = state.quotas, []
+    assert quotas is not None
+    assert book.charges is not None
+    for extent in book.table.extents_in(ExtentState.CARVED, ExtentState.EMPTYING):
+        for use in SlotUse:
+            slots, _ = book.table.slots_in(extent, use)
+            accounts = book.charges.accounts[book.table.header_indices(slots)]
+            if use not in (SlotUse.FREE, SlotUse.LANE):
+                np.add.at(there[:, book.id.tier], accounts, book.table.sizes_of(slots))
+            elif accounts.any():
+                found.append(f"law 2: {book.id}: a {use.name.lower()} slot is on a tenant's account")
+    column = state.blocks.slot[book.index]
+    rows = np.flatnonzero(column != NO_SLOT)
+    owners = quotas.of_spaces(state.blocks.namespace[rows])
+    if (book.charges.accounts[book.table.header_indices(column[rows])] != owners).any():
+        found.append(f"law 2: {book.id}: a block lies in a slot that is on another tenant's account")
     return found
 
 

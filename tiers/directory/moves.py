@@ -95,7 +95,8 @@ class Moves:
         if not len(rows):
             return []
         size = state.size_of(int(rows[0]))
-        slots = state.books[target].take(size, rows, SlotUse.INCOMING) if slots is None else slots
+        if slots is None:
+            slots = state.books[target].take(size, rows, SlotUse.INCOMING, limited=source != target)
         rows = rows[: len(slots)]
         blocks.busy[rows] = 1
         now = state.clock.now()
@@ -224,8 +225,8 @@ class Moves:
             self._end(transfer, stage)
             book = self._state.books[transfer.target]
             slot = np.array([transfer.target_slot], np.int64)
-            book.give(transfer.size, slot, SlotUse.INCOMING)
             row = np.array([transfer.row], np.int64)
+            book.give(transfer.size, slot, SlotUse.INCOMING, row)
             if source_lost and self._state.blocks.slot[transfer.source][transfer.row] != NO_SLOT:
                 self._copies.drop(row, transfer.source)
             self._copies.sweep(row)

@@ -13,6 +13,7 @@ from hybridkv.tiers.directory.blocks import BlockTable
 from hybridkv.tiers.directory.books import DiskBook, MappedBook
 from hybridkv.tiers.directory.holds import HoldLedger
 from hybridkv.tiers.directory.mappings import Mapper
+from hybridkv.tiers.directory.quotas import Quotas
 from hybridkv.tiers.directory.speculation import Speculation
 from hybridkv.tiers.directory.standings import Standings
 from hybridkv.tiers.directory.unverified import Unverified
@@ -57,6 +58,8 @@ class State:
         self.standings = Standings(self.blocks, len(self.books))
         self.speculation = Speculation(self.blocks, self.counters)
         self.unverified = Unverified(self.blocks, self.pools_in(Tier.CPU))
+        self.quotas: Quotas | None = None
+        """Who may have how much; None: the host has no tenants."""
         self.mapper: Mapper | None = None
         """Hears of what becomes of blocks that sequences map; None: there are no sequences."""
         self.broken: list[str] = []

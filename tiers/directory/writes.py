@@ -216,7 +216,7 @@ class Writes:
             book.haunt(slots.tolist())
             reservation.haunts = [(reservation.pool, slot) for slot in slots.tolist()]
         else:
-            book.table.give(slots)
+            book.free(slots)
         self._forget_rows(reservation.rows[opened])
         reservation.parts[opened] = Part.LAPSED
         reservation.rows[:] = NO_ROW
@@ -250,7 +250,7 @@ class Writes:
         rows, slots = reservation.rows[positions], reservation.slots[positions]
         if self._state.ledger.sessions[reservation.session].owner:
             book.own(slots, 0)
-        book.give(0, slots, SlotUse.RESERVED)
+        book.give(0, slots, SlotUse.RESERVED, rows)
         self._forget_rows(rows)
         reservation.parts[positions] = Part.ENDED
         reservation.rows[positions] = NO_ROW

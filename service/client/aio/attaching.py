@@ -10,6 +10,7 @@ from grpc import aio
 from hybridkv.proto import hybridkv_pb2 as pb
 from hybridkv.proto import hybridkv_pb2_grpc as pb_grpc
 from hybridkv.service.client.attaching import DETACH_S, check_server, unmapped_request
+from hybridkv.service.client.proofs import Metadata
 from hybridkv.service.client.raising import raised_by
 from hybridkv.service.client.transport import LostError
 from hybridkv.tiers.errors import DeadlineExceededError, HybridKVError
@@ -31,9 +32,11 @@ class AsyncAttachStream:
         self._teller = self._loop.create_task(self._tell())
 
     @classmethod
-    async def open(cls, channel: aio.Channel, request: pb.AttachRequest, timeout_s: float) -> "AsyncAttachStream":
+    async def open(
+        cls, channel: aio.Channel, request: pb.AttachRequest, timeout_s: float, metadata: Metadata = ()
+    ) -> "AsyncAttachStream":
         """Attach. Raises what the daemon refused with, LostError or DeadlineExceededError; then nothing stays open."""
-        call = pb_grpc.SessionStub(channel).Attach()  # type: ignore[no-untyped-call]
+        call = pb_grpc.SessionStub(channel).Attach(metadata=metadata)  # type: ignore[no-untyped-call]
         try:
             async with asyncio.timeout(timeout_s):
                 await call.write(request)

@@ -14,6 +14,7 @@ from hybridkv.service.client.aio.verbs import AsyncRequest, AsyncVerbs
 from hybridkv.service.client.connecting import DEFAULT_TIMEOUT_S, check_address
 from hybridkv.service.client.core import Budget, Found, batches, prefix_of, tier_of
 from hybridkv.service.client.link import EpochChanged
+from hybridkv.service.client.proofs import PathLike, proofs
 from hybridkv.service.client.translations import (
     MAX_TRANSLATIONS_COUNT,
     TRANSLATIONS_COUNT,
@@ -34,6 +35,11 @@ def connect_async(
     space: Namespace,
     *,
     timeout_s: float = DEFAULT_TIMEOUT_S,
+    token: str | None = None,
+    token_file: PathLike | None = None,
+    ca: PathLike | None = None,
+    cert: PathLike | None = None,
+    key: PathLike | None = None,
     credentials: "grpc.ChannelCredentials | None" = None,
     on_epoch_change: EpochChanged | None = None,
     translations_count: int = TRANSLATIONS_COUNT,
@@ -44,7 +50,8 @@ def connect_async(
     """
     check_address(address, timeout_s)
     checked_int("translations_count", translations_count, 0, MAX_TRANSLATIONS_COUNT)
-    attach = partial(dial, address, space, credentials)
+    ours = proofs(token=token, token_file=token_file, ca=ca, cert=cert, key=key, credentials=credentials)
+    attach = partial(dial, address, space, ours)
     return AsyncKV(space, AsyncLink(attach, timeout_s, on_epoch_change, translations_count))
 
 

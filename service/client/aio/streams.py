@@ -11,6 +11,7 @@ import numpy.typing as npt
 from hybridkv.proto import hybridkv_pb2 as pb
 from hybridkv.service.client.core import Wish
 from hybridkv.service.client.parts import READ_ATTEMPTS, Landing, stream_left_s, write_parts
+from hybridkv.service.client.proofs import Metadata
 from hybridkv.service.client.raising import raised_by
 from hybridkv.service.client.transport import LostError, RowOf, States
 from hybridkv.service.codec import keys_to_wire, states_from_wire, tier_to_wire
@@ -23,7 +24,8 @@ from hybridkv.tiers.states import Outcome
 class AsyncPayload:
     """Reads and writes whole blocks. See `Payload`."""
 
-    def __init__(self, stub: Any, attached: Attached) -> None:
+    def __init__(self, stub: Any, attached: Attached, metadata: Metadata) -> None:
+        self._metadata = metadata
         self._stub = stub
         self._attached = attached
 
@@ -53,8 +55,9 @@ class AsyncPayload:
         block_bytes = self._attached.block_bytes
         landing: Landing | None = None
         states = np.full(count, Outcome.MISS, np.uint8)
+        left_s = stream_left_s(deadline, count * block_bytes)
         try:
-            async for part in self._stub.Read(message, timeout=stream_left_s(deadline, count * block_bytes)):
+            async for part in self._stub.Read(message, timeout=left_s, metadata=self._metadata):
                 if landing is None:
                     self._check_epoch(part.epoch)
                     states = states_from_wire(part.states, count)
@@ -91,7 +94,7 @@ class AsyncPayload:
         limit_s = stream_left_s(time.monotonic() + timeout_s, len(keys) * self._attached.block_bytes)
         parts = write_parts(first, blocks, self._attached.limits.part_bytes)
         try:
-            reply = await self._stub.Write(parts, timeout=limit_s)
+            reply = await self._stub.Write(parts, timeout=limit_s, metadata=self._metadata)
         except (grpc.RpcError, grpc.aio.UsageError) as error:
             raise _translated(error) from error
         self._check_epoch(reply.epoch)

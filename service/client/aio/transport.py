@@ -19,11 +19,12 @@ from hybridkv.service.client.calls import MIN_TIMEOUT_S
 from hybridkv.service.client.core import Wish
 from hybridkv.service.client.mapping import map_memory
 from hybridkv.service.client.memory import Events, Memory
+from hybridkv.service.client.proofs import Metadata, Proofs
 from hybridkv.service.client.raising import raised_by
 from hybridkv.service.client.rpc import CHANNEL_OPTIONS, LET_GO_S
 from hybridkv.service.client.transport import Indices, LostError, States
 from hybridkv.service.replies import AcquireReply, LookupReply, ReserveReply
-from hybridkv.tiers.errors import DeadlineExceededError, NotFoundError
+from hybridkv.tiers.errors import DeadlineExceededError, NotFoundError, UnauthenticatedError
 from hybridkv.tiers.hints import Hints
 from hybridkv.tiers.keys import Keys
 from hybridkv.tiers.namespace import Namespace
@@ -34,8 +35,14 @@ class AsyncTransport:
     """The verbs of one session, as `Transport`. Belongs to one event loop; made by `dial`."""
 
     def __init__(
-        self, channel: grpc.aio.Channel, stream: AsyncAttachStream, memory: Memory | None, why_not: str
+        self,
+        channel: grpc.aio.Channel,
+        stream: AsyncAttachStream,
+        metadata: Metadata,
+        memory: Memory | None,
+        why_not: str,
     ) -> None:
+        self._metadata = metadata
         self._channel = channel
         self._stream = stream
         self._other_epoch = False
@@ -45,7 +52,7 @@ class AsyncTransport:
         self.unmapped_reason = why_not
         self._stub = pb_grpc.KVCacheStub(channel)  # type: ignore[no-untyped-call]
         self._admin = pb_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
-        self.payload = AsyncPayload(self._stub, self.attached)
+        self.payload = AsyncPayload(self._stub, self.attached, metadata)
         self._session = self.attached.session
 
     @property
@@ -184,7 +191,7 @@ class AsyncTransport:
         if timeout_s < MIN_TIMEOUT_S:
             raise DeadlineExceededError("no time was left for the call")
         try:
-            reply = await method(request, timeout=timeout_s)
+            reply = await method(request, timeout=timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
             raise raised_by(error) from error
         except grpc.aio.UsageError as error:  # the channel was closed meanwhile
@@ -200,20 +207,32 @@ class AsyncTransport:
         return reply
 
 
-async def dial(
-    address: str, space: Namespace, credentials: grpc.ChannelCredentials | None, timeout_s: float
-) -> AsyncTransport:
+async def dial(address: str, space: Namespace, proofs: Proofs, timeout_s: float) -> AsyncTransport:
     """Attach a new session. Raises LostError when nobody answers, and what attach is refused with."""
     deadline = time.monotonic() + timeout_s
-    if credentials is None:
+    try:
+        return await _attached(address, space, proofs, proofs.metadata(), deadline)
+    except UnauthenticatedError as refusal:
+        metadata = await asyncio.to_thread(proofs.of_user, address, refusal, _left_s(deadline))
+    return await _attached(address, space, proofs, metadata, deadline)
+
+
+async def _attached(
+    address: str, space: Namespace, proofs: Proofs, metadata: Metadata, deadline: float
+) -> AsyncTransport:
+    if proofs.credentials is None:
         channel = grpc.aio.insecure_channel(address, CHANNEL_OPTIONS)
     else:
-        channel = grpc.aio.secure_channel(address, credentials, CHANNEL_OPTIONS)
+        channel = grpc.aio.secure_channel(address, proofs.credentials, CHANNEL_OPTIONS)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(channel.close, None)
-        stream = await AsyncAttachStream.open(channel, attach_request(space), timeout_s)
+        stream = await AsyncAttachStream.open(channel, attach_request(space), _left_s(deadline), metadata)
         stack.push_async_callback(stream.close, detach=False)
         attached = attached_by(stream.reply)
         mapped = await asyncio.to_thread(map_memory, address, stream.reply.side_socket, attached, deadline)
         stack.pop_all()
-    return AsyncTransport(channel, stream, *mapped)
+    return AsyncTransport(channel, stream, metadata, *mapped)
+
+
+def _left_s(deadline: float) -> float:
+    return max(0.001, deadline - time.monotonic())

@@ -9,7 +9,7 @@ import pytest
 from hybridkv.connectors.vllm import stores, worker
 from hybridkv.connectors.vllm.metadata import Handshake
 from hybridkv.connectors.vllm.transfer import HostTransfer
-from hybridkv.service.client.kv import Request
+from hybridkv.service.client.verbs import Request
 from hybridkv.service.facade import Host
 from tests.connectors.vllm.conftest import MakeEngine
 from tests.connectors.vllm.rig import BLOCK_TOKENS, LAYERS, FakeRequest, Output, full_group

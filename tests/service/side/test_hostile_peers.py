@@ -89,7 +89,7 @@ def test_too_many_connections_or_watches_are_refused(folder: Path) -> None:
 
 
 def test_other_users_are_not_served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Peer, "may_have_regions", lambda peer: False)
+    monkeypatch.setattr(Peer, "may_have_regions", lambda peer, tenants: False)
 
     async def scenario(daemon: Daemon, side: SideSocket) -> None:
         with pytest.raises(UnavailableError, match=r"without an answer|reset|pipe"):

@@ -30,7 +30,7 @@ def test_a_slot_with_a_lapsed_holder_is_quarantined_when_it_is_given(book: Mappe
     slots = book.take(SIZE, ROWS[:2], SlotUse.RESERVED)
     book.settle(SIZE, ROWS[:2], slots)
     book.haunt(slots[:1].tolist())
-    book.give(SIZE, slots, SlotUse.RESIDENT)
+    book.give(SIZE, slots, SlotUse.RESIDENT, ROWS)
     assert [book.table.use_of(slot) for slot in slots.tolist()] == [SlotUse.QUARANTINED, SlotUse.FREE]
     assert int(slots[0]) not in book.take(SIZE, ROWS, SlotUse.RESERVED).tolist()
     book.release(slots[:1].tolist())
@@ -43,7 +43,7 @@ def test_a_release_before_the_slot_is_given_frees_nothing_yet(book: MappedBook) 
     book.haunt(slots.tolist())
     book.release(slots.tolist())
     assert book.table.use_of(int(slots[0])) is SlotUse.RESERVED
-    book.give(SIZE, slots, SlotUse.RESERVED)
+    book.give(SIZE, slots, SlotUse.RESERVED, ROWS)
     assert book.table.use_of(int(slots[0])) is SlotUse.FREE
 
 
@@ -78,10 +78,10 @@ def test_the_disk_counts_pages_of_what_is_there_and_on_its_way(disk: DiskBook) -
     assert disk.free_slots(4096) == 7
     assert disk.used_bytes == 3 * 2 * 4096
     disk.settle(4096, ROWS[:2], slots[:2])
-    disk.give(4096, slots[2:], SlotUse.INCOMING)
+    disk.give(4096, slots[2:], SlotUse.INCOMING, ROWS)
     assert disk.used_bytes == 2 * 2 * 4096
     assert disk.free_slots(8192) == (5 * 3 - 4) // 3
-    disk.give(4096, slots[:2], SlotUse.RESIDENT)
+    disk.give(4096, slots[:2], SlotUse.RESIDENT, ROWS)
     assert disk.used_bytes == 0
     assert disk.check() == []
 
@@ -89,14 +89,14 @@ def test_the_disk_counts_pages_of_what_is_there_and_on_its_way(disk: DiskBook) -
 def test_the_disk_gives_no_more_than_it_has_and_nothing_when_off(disk: DiskBook) -> None:
     assert len(disk.take(4096, np.arange(50), SlotUse.INCOMING)) == 10
     assert disk.free_slots(4096) == 0
-    disk.give(4096, np.zeros(10, np.int64), SlotUse.INCOMING)
+    disk.give(4096, np.zeros(10, np.int64), SlotUse.INCOMING, ROWS)
     disk.on = False
     assert len(disk.take(4096, ROWS, SlotUse.INCOMING)) == 0
 
 
 def test_check_sees_a_negative_use(disk: DiskBook) -> None:
     disk.settle(4096, ROWS[:1], disk.take(4096, ROWS[:1], SlotUse.INCOMING))
-    disk.give(4096, np.zeros(2, np.int64), SlotUse.RESIDENT)
+    disk.give(4096, np.zeros(2, np.int64), SlotUse.RESIDENT, ROWS)
     assert any("negative use" in line for line in disk.check())
 
 
