@@ -66,6 +66,7 @@ def stats(host: "HostBase") -> dict[str, Any]:
             "waiting_calls": demand.waiting,
             "paging": figures(host.paging, directory),
             "counters": dict(sorted(directory.state.counters.items())),
+            "watch": host.feed.figures,
             "loop_errors": host.migrator.loop_errors,
             "disk_store": _disk_store(host),
             "page_lock_failures": list(host.memory.cpu.page_lock_failures),

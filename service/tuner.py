@@ -75,6 +75,7 @@ class Tuner:
             directory.retune(half_life_s=config.migration.decay_half_life_s, window_s=config.migration.promote_window_s)
             self._migrator.retune(spec)
             self._sessions.retune(config)
+            directory.state.feed.limit_bytes = config.limits.watch_buffer_bytes
             self._paging.retune(paging_rules(config))
             for tier, capacity_bytes in revision.resized().items():
                 self._migrator.resize(tier, capacity_bytes)
