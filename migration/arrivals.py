@@ -12,6 +12,7 @@ from hybridkv.migration.movers import Cargo, Carried
 from hybridkv.tiers.device.base import Offsets
 from hybridkv.tiers.directory import Directory
 from hybridkv.tiers.directory.moves import Stage, Transfer
+from hybridkv.tiers.states import Reason
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class Arrivals:
         if outcome is Carried.CORRUPT:
             self._directory.state.counters["blocks_corrupt"] += 1
             _log.error("lane %s: a block does not have the checksum its writer sealed: removed", self._name)
-            self._directory.copies.remove(row)
+            self._directory.copies.remove(row, Reason.LOSS)
         elif outcome is Carried.LOST:
             self._directory.state.counters["copies_lost"] += 1
         self._directory.moves.fail([transfer], source_lost=outcome is Carried.LOST)

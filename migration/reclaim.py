@@ -251,7 +251,7 @@ class Reclaim:
         self._moves.dropped(pool, reason, "free", rows[others], size)
         self._moves.dropped(pool, reason, "evicted", rows[~others], size)
         freed = int(self._directory.choice.frees(pool)(rows).sum())
-        self._directory.copies.drop(rows, pool)
+        self._directory.copies.drop(rows, pool, reason)
         return freed
 
     def drop_clean(self, pool: int, size: int, count: int) -> int:

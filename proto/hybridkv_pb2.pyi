@@ -13,10 +13,29 @@ class Tier(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TIER_GPU: _ClassVar[Tier]
     TIER_CPU: _ClassVar[Tier]
     TIER_DISK: _ClassVar[Tier]
+
+class EventKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    EVENT_UNSPECIFIED: _ClassVar[EventKind]
+    EVENT_SEALED: _ClassVar[EventKind]
+    EVENT_MOVED: _ClassVar[EventKind]
+    EVENT_EVICTED: _ClassVar[EventKind]
+    EVENT_REMOVED: _ClassVar[EventKind]
+    EVENT_CLEARED: _ClassVar[EventKind]
+    EVENT_EPOCH: _ClassVar[EventKind]
+    EVENT_GAP: _ClassVar[EventKind]
 TIER_ANY: Tier
 TIER_GPU: Tier
 TIER_CPU: Tier
 TIER_DISK: Tier
+EVENT_UNSPECIFIED: EventKind
+EVENT_SEALED: EventKind
+EVENT_MOVED: EventKind
+EVENT_EVICTED: EventKind
+EVENT_REMOVED: EventKind
+EVENT_CLEARED: EventKind
+EVENT_EPOCH: EventKind
+EVENT_GAP: EventKind
 
 class Layout(_message.Message):
     __slots__ = ("layers", "kv_heads", "head_dim", "dtype", "block_tokens", "order", "opaque_bytes", "tag")
@@ -853,6 +872,78 @@ class DescribeReply(_message.Message):
     epoch: int
     json: str
     def __init__(self, epoch: _Optional[int] = ..., json: _Optional[str] = ...) -> None: ...
+
+class WatchRequest(_message.Message):
+    __slots__ = ("fingerprints", "kinds", "from_sequence", "epoch")
+    FINGERPRINTS_FIELD_NUMBER: _ClassVar[int]
+    KINDS_FIELD_NUMBER: _ClassVar[int]
+    FROM_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    fingerprints: _containers.RepeatedScalarFieldContainer[bytes]
+    kinds: _containers.RepeatedScalarFieldContainer[EventKind]
+    from_sequence: int
+    epoch: int
+    def __init__(self, fingerprints: _Optional[_Iterable[bytes]] = ..., kinds: _Optional[_Iterable[_Union[EventKind, str]]] = ..., from_sequence: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class Event(_message.Message):
+    __slots__ = ("sequence", "kind", "fingerprint", "keys", "key_bytes", "count", "source", "target", "reason", "kept", "last")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    KEY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    kind: EventKind
+    fingerprint: bytes
+    keys: bytes
+    key_bytes: int
+    count: int
+    source: str
+    target: str
+    reason: str
+    kept: bool
+    last: bool
+    def __init__(self, sequence: _Optional[int] = ..., kind: _Optional[_Union[EventKind, str]] = ..., fingerprint: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., key_bytes: _Optional[int] = ..., count: _Optional[int] = ..., source: _Optional[str] = ..., target: _Optional[str] = ..., reason: _Optional[str] = ..., kept: bool = ..., last: bool = ...) -> None: ...
+
+class WatchReply(_message.Message):
+    __slots__ = ("epoch", "events", "next_sequence")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    events: _containers.RepeatedCompositeFieldContainer[Event]
+    next_sequence: int
+    def __init__(self, epoch: _Optional[int] = ..., events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ..., next_sequence: _Optional[int] = ...) -> None: ...
+
+class SnapshotRequest(_message.Message):
+    __slots__ = ("fingerprint",)
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    fingerprint: bytes
+    def __init__(self, fingerprint: _Optional[bytes] = ...) -> None: ...
+
+class SnapshotPart(_message.Message):
+    __slots__ = ("epoch", "sequence", "pools", "fingerprint", "key_bytes", "keys", "copies")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    POOLS_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    KEY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    sequence: int
+    pools: _containers.RepeatedScalarFieldContainer[str]
+    fingerprint: bytes
+    key_bytes: int
+    keys: bytes
+    copies: bytes
+    def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., pools: _Optional[_Iterable[str]] = ..., fingerprint: _Optional[bytes] = ..., key_bytes: _Optional[int] = ..., keys: _Optional[bytes] = ..., copies: _Optional[bytes] = ...) -> None: ...
 
 class StatsRequest(_message.Message):
     __slots__ = ()

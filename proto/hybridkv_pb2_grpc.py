@@ -1457,6 +1457,16 @@ class AdminStub(object):
                 request_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.DrainRequest.SerializeToString,
                 response_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.DrainReply.FromString,
                 _registered_method=True)
+        self.Watch = channel.unary_stream(
+                '/hybridkv.v1.Admin/Watch',
+                request_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.WatchRequest.SerializeToString,
+                response_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.WatchReply.FromString,
+                _registered_method=True)
+        self.Snapshot = channel.unary_stream(
+                '/hybridkv.v1.Admin/Snapshot',
+                request_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.SnapshotRequest.SerializeToString,
+                response_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.SnapshotPart.FromString,
+                _registered_method=True)
 
 
 class AdminServicer(object):
@@ -1507,6 +1517,20 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Watch(self, request, context):
+        """What becomes of blocks, from now on or from an event on that is still remembered. docs/watch.md.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Snapshot(self, request, context):
+        """What there is, as of one event.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -1544,6 +1568,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Drain,
                     request_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.DrainRequest.FromString,
                     response_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.DrainReply.SerializeToString,
+            ),
+            'Watch': grpc.unary_stream_rpc_method_handler(
+                    servicer.Watch,
+                    request_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.WatchRequest.FromString,
+                    response_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.WatchReply.SerializeToString,
+            ),
+            'Snapshot': grpc.unary_stream_rpc_method_handler(
+                    servicer.Snapshot,
+                    request_deserializer=hybridkv_dot_proto_dot_hybridkv__pb2.SnapshotRequest.FromString,
+                    response_serializer=hybridkv_dot_proto_dot_hybridkv__pb2.SnapshotPart.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1737,6 +1771,60 @@ class Admin(object):
             '/hybridkv.v1.Admin/Drain',
             hybridkv_dot_proto_dot_hybridkv__pb2.DrainRequest.SerializeToString,
             hybridkv_dot_proto_dot_hybridkv__pb2.DrainReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Watch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/hybridkv.v1.Admin/Watch',
+            hybridkv_dot_proto_dot_hybridkv__pb2.WatchRequest.SerializeToString,
+            hybridkv_dot_proto_dot_hybridkv__pb2.WatchReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Snapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/hybridkv.v1.Admin/Snapshot',
+            hybridkv_dot_proto_dot_hybridkv__pb2.SnapshotRequest.SerializeToString,
+            hybridkv_dot_proto_dot_hybridkv__pb2.SnapshotPart.FromString,
             options,
             channel_credentials,
             insecure,

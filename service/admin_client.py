@@ -1,7 +1,7 @@
 """A small synchronous client of a daemon's Admin service: what the command line and operators' scripts use."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -12,6 +12,14 @@ from hybridkv.proto import hybridkv_pb2 as pb
 from hybridkv.proto import hybridkv_pb2_grpc as pb_grpc
 from hybridkv.service.client.proofs import PathLike, proofs
 from hybridkv.service.status import error_from
+from hybridkv.service.watching import (
+    Snapshot,
+    WatchEvent,
+    WatchKind,
+    events_from_wire,
+    kind_to_wire,
+    snapshot_from_wire,
+)
 from hybridkv.tiers.errors import UnauthenticatedError
 
 DEADLINE_S = 5.0
@@ -116,6 +124,42 @@ class AdminClient:
         request = pb.DrainRequest(timeout_s=timeout_s)
         reply = self._call(self._stub.Drain, request, timeout_s + DRAIN_MARGIN_S)
         return Drained(reply.written, reply.left)
+
+    def watch(
+        self,
+        *,
+        fingerprints: Sequence[bytes] = (),
+        kinds: Sequence[WatchKind] = (),
+        from_sequence: int | None = None,
+        epoch: int = 0,
+    ) -> Generator[WatchEvent]:
+        """Events of some namespaces and kinds (empty: all), from now on, or from one that is still remembered: first EPOCH,
+        then whatever happens, until the generator is closed or the daemon ends the stream. The stream is open when this
+        returns. `docs/watch.md` tells what the events mean."""
+        asked = map(kind_to_wire, kinds)
+        request = pb.WatchRequest(fingerprints=fingerprints, kinds=asked, from_sequence=from_sequence, epoch=epoch)
+        call = self._stub.Watch(request)
+        first = next(self._streamed(call))
+        return self._events(call, first)
+
+    def _events(self, call: Any, first: pb.WatchReply) -> Generator[WatchEvent]:
+        try:
+            yield from events_from_wire(first)
+            for reply in self._streamed(call):
+                yield from events_from_wire(reply)
+        finally:
+            call.cancel()
+
+    def snapshot(self, fingerprint: bytes | None = None) -> Snapshot:
+        """Every block that can be found, of one namespace or of all, as of one event."""
+        request = pb.SnapshotRequest(fingerprint=fingerprint or b"")
+        return snapshot_from_wire(self._streamed(self._stub.Snapshot(request, timeout=CHECK_DEADLINE_S)))
+
+    def _streamed(self, call: Any) -> Iterator[Any]:
+        try:
+            yield from call
+        except grpc.RpcError as error:
+            raise error_from(error) from error
 
     def close(self) -> None:
         self._channel.close()

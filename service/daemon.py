@@ -31,6 +31,7 @@ from hybridkv.service.servicers.kvcache import KVCacheServicer
 from hybridkv.service.servicers.sequences import SequencesServicer
 from hybridkv.service.servicers.session import SessionServicer
 from hybridkv.service.servicers.sessions import Sessions
+from hybridkv.service.servicers.watch import Watchers
 from hybridkv.service.side.server import SideSocket
 from hybridkv.tiers.errors import HybridKVError
 from hybridkv.tiers.process import own_start_time
@@ -106,6 +107,7 @@ class Daemon:
             if drain and not self._now_asked.is_set():
                 await self._drain(host)
         finally:
+            self._watchers.close()
             try:
                 await server.stop(None if self._now_asked.is_set() else STOP_GRACE_S)
             finally:
@@ -178,7 +180,8 @@ class Daemon:
         side = SideSocket(side_socket_path(path), host, identities=self._identities, mode=mode)
         await side.start()
         self._closing.push_async_callback(side.close)
-        admin = AdminServicer(host, self.stats, self._sources)
+        self._watchers = Watchers(host)
+        admin = AdminServicer(host, self.stats, self._sources, self._watchers)
         self._closing.callback(admin.close)
         servicers = Servicers(
             session=SessionServicer(host, self._sessions, side),
@@ -190,8 +193,9 @@ class Daemon:
         self.host = host
         self._open_metrics()
         await self._open_server(servicers)
-        watch = asyncio.create_task(self._watch_health(), name="health")
-        self._closing.callback(watch.cancel)
+        for name, running in (("health", self._watch_health()), ("watch", self._watchers.run())):
+            task = asyncio.create_task(running, name=name)
+            self._closing.callback(task.cancel)
 
     async def _open_server(self, servicers: Servicers) -> None:
         gate = None if self._identities is None or self.host is None else Gate(self._identities, self.host)

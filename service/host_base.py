@@ -29,6 +29,7 @@ from hybridkv.service.tenants import tenant_stats
 from hybridkv.service.tuner import Tuner
 from hybridkv.service.tuning import ConfigUpdate
 from hybridkv.tiers.clock import Clock, SystemClock
+from hybridkv.tiers.directory.feed import Content
 from hybridkv.tiers.directory.hinting import DEFAULT_FAR_S
 from hybridkv.tiers.errors import InvalidArgumentError
 from hybridkv.tiers.header_reader import HeaderReader
@@ -71,6 +72,8 @@ class HostBase:
         self._sessions.on_end = self.paging.forget_session
         self._tuner = Tuner(config, self.memory, self.migrator, self._sessions, self.paging)
         self._readers: dict[int, HeaderReader] = {}
+        self.feed = self.directory.state.feed
+        self.feed.limit_bytes = config.limits.watch_buffer_bytes
         self._closed = False
         self.migrator.on_tick = self._before_pass
         self.directory.accesses.hinting.far_s = lambda: self.config.cpu.idle_timeout_s or DEFAULT_FAR_S
@@ -105,7 +108,7 @@ class HostBase:
                 if fingerprint is None or space.fingerprint.startswith(fingerprint):
                     rows = self.directory.of_space(space.index)
                     self.migrator.moves.history.removed(rows, Reason.CLEAR)
-                    self.directory.copies.remove(rows)
+                    self.directory.copies.remove(rows, Reason.CLEAR)
                     removed += len(rows)
             self.directory.state.counters["cleared"] += removed
         self.migrator.stir()
@@ -139,6 +142,16 @@ class HostBase:
     def reload_config(self, loaded: Config) -> ConfigUpdate:
         """Go by `loaded` as far as that needs no restart; the answer names what does. Raises as `update_config`."""
         return self._tuner.reload(loaded)
+
+    def content(self, fingerprint: bytes | None = None) -> Content:
+        """Every block that can be found, of a namespace or of all, and the number of the event that comes after."""
+        with self.directory.lock:
+            return self.feed.content(fingerprint)
+
+    @property
+    def pool_names(self) -> list[str]:
+        """By index."""
+        return [str(book.id) for book in self.directory.books]
 
     def explain(self, key: bytes, prefix: bytes = b"") -> list[dict[str, Any]]:
         """What is known of a block, for each namespace (whose fingerprint begins with `prefix`) that has or had it: its

@@ -68,6 +68,7 @@ def stats(host: "HostBase") -> dict[str, Any]:
             "waiting_calls": demand.waiting,
             "paging": figures(host.paging, directory),
             "counters": dict(sorted(directory.state.counters.items())),
+            "watch": host.feed.figures,
             "loop_errors": host.migrator.loop_errors,
             "disk_store": _disk_store(host),
             "takeover": _takeover(host),

@@ -77,6 +77,7 @@ class Tuner:
             self._sessions.retune(config)
             if directory.state.quotas is not None:
                 directory.state.quotas.set_limits(quotas(config))
+            directory.state.feed.limit_bytes = config.limits.watch_buffer_bytes
             self._paging.retune(paging_rules(config))
             for tier, capacity_bytes in revision.resized().items():
                 self._migrator.resize(tier, capacity_bytes)

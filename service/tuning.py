@@ -35,7 +35,14 @@ LIVE: Final = frozenset(
         *(f"daemon.{name}" for name in ("grace_s", "lease_s", "reservation_s", "drain_s", "log_level")),
         *(
             f"limits.{name}"
-            for name in ("keys_per_call_count", "part_bytes", "namespaces_count", "holds_per_session_count")
+            for name in (
+                "keys_per_call_count",
+                "part_bytes",
+                "namespaces_count",
+                "holds_per_session_count",
+                "watchers_count",
+                "watch_buffer_bytes",
+            )
         ),
         *(
             f"migration.{name}"

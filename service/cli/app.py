@@ -3,7 +3,7 @@
 import importlib
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -244,6 +244,33 @@ def top(
 
     with _client(socket, config, token_file) as (client, address), talking_to(address):
         watch(client.stats, address, interval_s, once=once)
+
+
+@app.command("watch")
+def watch_events(
+    namespaces: Annotated[
+        list[str] | None, typer.Option("--namespace", metavar="FINGERPRINT", help="Only this one's blocks; repeatable.")
+    ] = None,
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option("--kind", metavar="KIND", help="sealed, moved, evicted, removed or cleared; repeatable."),
+    ] = None,
+    from_sequence: Annotated[
+        int | None, typer.Option("--from", min=0, metavar="SEQUENCE", help="Begin with an event that is remembered.")
+    ] = None,
+    count: Annotated[int | None, typer.Option("--count", min=1, help="End after so many lines.")] = None,
+    config: ConfigOption = None,
+    socket: SocketOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What becomes of blocks, as it happens: one line an event, until interrupted."""
+    from hybridkv.service.cli import watching
+
+    asked = watching.kinds_named(kinds or [])
+    fingerprints = [watching.fingerprint_named(text) for text in namespaces or []]
+    with _client(socket, config) as (client, address), talking_to(address), suppress(KeyboardInterrupt):
+        events = client.watch(fingerprints=fingerprints, kinds=asked, from_sequence=from_sequence)
+        watching.print_events(events, count, as_json=as_json)
 
 
 @contextmanager

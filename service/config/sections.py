@@ -113,6 +113,10 @@ class LimitsConfig(Section):
     holds_per_session_count: int = Field(
         default=4096, ge=1, le=1_000_000, description="Most leases and reservations of one session"
     )
+    watchers_count: int = Field(default=16, ge=0, le=1024, description="Most event streams open at a time")
+    watch_buffer_bytes: Bytes = Field(
+        default=8 * MIB, ge=64 * KIB, le=1 * GIB, description="Events that are remembered for watchers that lag behind"
+    )
 
     @field_validator("keys_per_call_count")
     @classmethod

@@ -1,4 +1,4 @@
-"""Admin: figures, config and its changes, explain, check, clear and drain."""
+"""Admin: figures, config and its changes, explain, check, clear and drain; Watch and Snapshot are in `watch.py`."""
 
 # ruff: noqa: N802 (the names of the methods are the protocol's)
 
@@ -16,6 +16,7 @@ from hybridkv.service.config import config_values
 from hybridkv.service.facade import Host
 from hybridkv.service.servicers.gate import caller
 from hybridkv.service.servicers.waiting import DURABLE_WITHIN_S, settled
+from hybridkv.service.servicers.watch import Watchers
 from hybridkv.tiers.errors import InvalidArgumentError
 from hybridkv.tiers.namespace import FINGERPRINT_BYTES, MAX_KEY_BYTES
 
@@ -32,8 +33,11 @@ class AdminServicer(pb_grpc.AdminServicer):
     `sources` tells per config key where its value came from, and is kept up to date; `stats` is the tree that Stats sends.
     """
 
-    def __init__(self, host: Host, stats: Callable[[], dict[str, Any]], sources: MutableMapping[str, str]) -> None:
+    def __init__(
+        self, host: Host, stats: Callable[[], dict[str, Any]], sources: MutableMapping[str, str], watchers: Watchers
+    ) -> None:
         self._host = host
+        self._watchers = watchers
         self._stats = stats
         self._sources = sources
         self._draining = asyncio.Lock()
@@ -104,6 +108,12 @@ class AdminServicer(pb_grpc.AdminServicer):
         async with self._draining:
             report = await self._on_thread(lambda: self._host.drain(timeout_s))
         return pb.DrainReply(epoch=self._host.epoch, written=report.written, left=report.left)
+
+    async def Watch(self, request: pb.WatchRequest, context: Any) -> None:
+        await self._watchers.watch(request, context)
+
+    async def Snapshot(self, request: pb.SnapshotRequest, context: Any) -> None:
+        await self._watchers.snapshot(request, context, self._on_thread)
 
     async def _on_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)

@@ -8,7 +8,7 @@ from hybridkv.tiers.directory.state import State
 from hybridkv.tiers.extents import SlotUse
 from hybridkv.tiers.points import point
 from hybridkv.tiers.replacement import Rows
-from hybridkv.tiers.states import BlockState, Tier
+from hybridkv.tiers.states import BlockState, Reason, Tier
 
 # Plain numbers: looking an enum member up costs as much as the operation it is for.
 _REMOVED = int(BlockState.REMOVED)
@@ -23,8 +23,9 @@ class Copies:
 
     # ------------------------------------------------------------------------------------------------ come
 
-    def place(self, rows: Rows, pool: int, slots: Slots) -> None:
-        """The bytes of sealed `rows` (one size) are complete in `slots`, which were taken for them: publish."""
+    def place(self, rows: Rows, pool: int, slots: Slots, *, moved: bool = False) -> None:
+        """The bytes of sealed `rows` (one size) are complete in `slots`, which were taken for them: publish. `moved`: they
+        came from another pool, and the caller tells the feed of it."""
         state, blocks, book = self._state, self._state.blocks, self._state.books[pool]
         now = state.clock.now()
         book.policy.inserted(rows, now)  # first: it refuses what is here already, and nothing has changed by then
@@ -34,6 +35,8 @@ class Copies:
         self._publish_headers(rows, book, slots)
         state.standings.placed(rows, pool)
         self._tiers_changed(rows)
+        if not moved:
+            state.feed.sealed(rows, pool)
 
     def _publish_headers(self, rows: Rows, book: MappedBook | DiskBook, slots: Slots) -> None:
         if not isinstance(book, MappedBook) or book.headers is None:
@@ -78,8 +81,9 @@ class Copies:
 
     # ------------------------------------------------------------------------------------------------ go
 
-    def drop(self, rows: Rows, pool: int) -> None:
-        """These copies go. A sealed block that loses its last one is gone: findable no more."""
+    def drop(self, rows: Rows, pool: int, reason: Reason = Reason.LOSS, *, moved: bool = False) -> None:
+        """These copies go. A sealed block that loses its last one is gone: findable no more. `moved`: they are elsewhere
+        now, and the feed has been told."""
         if not len(rows):
             return
         state, blocks, book = self._state, self._state.blocks, self._state.books[pool]
@@ -94,6 +98,8 @@ class Copies:
             book.give(size, slots[np.isin(rows, some)] if len(some) < len(rows) else slots, SlotUse.RESIDENT, some)
         self._tiers_changed(rows)
         self._tell_left(rows, pool)
+        if not moved:
+            state.feed.dropped(rows, pool, reason)
         self.bury(rows[blocks.copies(rows) == 0])
         point("evict.freed")
 
@@ -124,11 +130,12 @@ class Copies:
         if isinstance(book, DiskBook):
             self._retire(np.array([row], np.int64), np.array([slot], np.int64), book)
 
-    def remove(self, rows: Rows) -> None:
+    def remove(self, rows: Rows, reason: Reason = Reason.REMOVE) -> None:
         """The sealed blocks are gone at once for everybody who looks; leased and moving copies follow when they can."""
         if not len(rows):
             return
         blocks = self._state.blocks
+        self._state.feed.removed(rows, reason)
         blocks.unindex(rows)
         blocks.state[rows] = _REMOVED
         self._tell_gone(rows)

@@ -191,7 +191,7 @@ class Moves:
         if first.source == first.target:
             self._copies.relocate(rows, first.source, slots)
         else:
-            self._copies.place(rows, first.target, slots)
+            self._copies.place(rows, first.target, slots, moved=True)
         self._end_all(arrived, rows, Stage.DONE)
         blocks.moved_at[rows] = self._state.clock.now()
         if first.source == first.target:
@@ -200,7 +200,8 @@ class Moves:
         leaving = np.fromiter((not transfer.keep_source for transfer in arrived), np.bool_, len(arrived))
         # A lease taken meanwhile wins: its copy stays, and the block simply has one copy more.
         leaving &= blocks.leases[first.source][rows] == 0
-        self._copies.drop(rows[leaving], first.source)
+        self._state.feed.moved(arrived, rows, leaving)
+        self._copies.drop(rows[leaving], first.source, moved=True)
         point("move.source_freed")
 
     def _still_wanted(self, transfers: Sequence[Transfer]) -> Sequence[Transfer]:

@@ -11,6 +11,7 @@ import numpy as np
 from hybridkv.tiers.clock import Clock
 from hybridkv.tiers.directory.blocks import BlockTable
 from hybridkv.tiers.directory.books import DiskBook, MappedBook
+from hybridkv.tiers.directory.feed import Feed
 from hybridkv.tiers.directory.holds import HoldLedger
 from hybridkv.tiers.directory.mappings import Mapper
 from hybridkv.tiers.directory.quotas import Quotas
@@ -49,6 +50,8 @@ class State:
         self.ledger = HoldLedger()
         self.spaces: list[Space] = []
         self.sizes = np.zeros(0, np.int64)
+        self.feed = Feed(self.blocks, self.spaces)
+        """Hears of every copy that comes or goes, for those who watch."""
         self.transfers: dict[int, Transfer] = {}
         self.shadowed: list[dict[int, None]] = [{} for _ in books]
         """Per CPU pool: rows whose block also lies on a device, its first victims. Empty for other pools."""

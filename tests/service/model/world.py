@@ -22,6 +22,7 @@ from hybridkv.tiers.points import listening
 from hybridkv.tiers.states import BlockState, Outcome, Tier
 from tests.service.model.gates import Gates
 from tests.service.model.records import CHAINS, DEPTH, Place, Reading, Waiting, Worker, Writing, content_of, key_of
+from tests.service.model.watcher import Watcher
 
 SPACES = (
     Namespace(model="small", layout=BlockLayout.opaque(4096, 16, "model-test"), key_bytes=16),
@@ -79,6 +80,7 @@ class World:
     def _open(self) -> None:
         self.host = Host(self.config, clock=self.clock, start_loop=False, instance="model")
         self.gates = Gates(self.host.migrator.lanes.workers)
+        self.watcher = Watcher(self.host)
         self.observers = [self.host.attach(space).session for space in SPACES]
         self.arrays = [self.host.pool_array(pool, writable=True) for pool in range(self.gpus + 1)]
 
@@ -145,6 +147,7 @@ class World:
             for position in writing.haunted:
                 self.scribble(writing.worker.space, writing.places[position])
         assert self.host.check() == []
+        self.watcher.verify()
         self._verify_findable()
         self._verify_resident()
         for reading in self.readings:
@@ -241,6 +244,7 @@ class World:
         self.host.clear()
         self.settle()
         assert self.host.check() == []
+        self.watcher.verify()
         for pool in range(self.gpus + 1):
             table = self.host.directory.state.mapped(pool).table
             assert table.used_bytes == 0
