@@ -9,11 +9,11 @@ from hybridkv.benchmarks.soak.ending import Ending
 from hybridkv.benchmarks.soak.run import Course
 from hybridkv.benchmarks.soak.tally import CALL_FREE, ERROR, OPERATION, VERIFIED_BLOCKS, VERIFIED_BYTES
 from hybridkv.benchmarks.soak.trouble import Kind
-from hybridkv.benchmarks.soak.watch import growth
+from hybridkv.benchmarks.soak.watch import curve, growth
 
 KILLS_PER_1E5 = 50.0
 GROWTH_LIMIT = 1.05
-LEAST_SPAN_S = 60.0
+LEAST_SPAN_S = 300.0
 """Over less time a process is still warming up, and its growth says nothing."""
 
 
@@ -53,6 +53,8 @@ def _right(course: Course, ending: Ending) -> Iterator[Row]:
 def _bounded(course: Course) -> Iterator[Row]:
     cap = float(stage.DISK_BYTES)
     yield Row("most bytes on disk", course.samples.disk_max_bytes, "bytes", cap, target=1.0, better=Better.LOWER)
+    for age_s, nbytes in curve(course.samples):
+        yield Row(f"daemon's own memory when it is {age_s:.0f} s old", nbytes, "bytes")
     grown = growth(course.samples)
     if grown is not None:
         target = GROWTH_LIMIT if grown.span_s >= LEAST_SPAN_S else None

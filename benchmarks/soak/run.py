@@ -13,8 +13,9 @@ from hybridkv.benchmarks.soak import stage
 from hybridkv.benchmarks.soak.crew import Member, Role, SoakError
 from hybridkv.benchmarks.soak.trouble import STOP_S, Kind, Trouble, troubles
 from hybridkv.benchmarks.soak.universe import space_of
-from hybridkv.benchmarks.soak.watch import CHECK_EVERY, SAMPLE_S, Samples, bytes_on_disk, private_bytes
+from hybridkv.benchmarks.soak.watch import CHECK_EVERY, SAMPLE_S, Samples, private_bytes
 from hybridkv.service.admin_client import AdminClient
+from hybridkv.tiers.disk.folder import bytes_on_disk
 
 _TICK_S = 0.05
 

@@ -6,6 +6,8 @@ from enum import StrEnum
 
 GAP_S = 3.0
 """Between two troubles, on average; a tenth of the whole where that is short."""
+LAST_DAEMON_SHARE = 0.4
+"""Of the time: the daemon that runs then lives to the end."""
 STOP_S = (0.3, 5.0)
 """How long a worker is stopped: some less than a lease lives, some longer, with the grace after it."""
 
@@ -42,14 +44,14 @@ class Trouble:
 
 
 def troubles(seed: int, total_s: float) -> list[Trouble]:
-    """Troubles of a soak of `total_s`, in order. Every kind comes in the first half; in the second the daemon lives on, so that
-    its memory can be compared with itself."""
+    """Troubles of a soak of `total_s`, in order. Every kind comes early; then the daemon lives on, so that in the second half it
+    has warmed up, and its memory can be compared with itself."""
     rng = random.Random(seed)
     gap_s = min(GAP_S, total_s / 20)
     first = rng.sample(list(Kind), len(Kind))
     found, at_s = [], 0.0
     while (at_s := at_s + rng.expovariate(1 / gap_s) if not first else at_s + gap_s) < total_s - gap_s:
-        late = at_s >= total_s / 2
+        late = at_s >= total_s * LAST_DAEMON_SHARE
         kinds = {kind: weight for kind, weight in _WEIGHTS.items() if not (late and kind in _ENDS_THE_DAEMON)}
         kind = first.pop() if first else rng.choices(list(kinds), list(kinds.values()))[0]
         found.append(Trouble(at_s, kind, rng.random()))

@@ -8,7 +8,6 @@ from pathlib import Path
 SAMPLE_S = 0.5
 CHECK_EVERY = 4
 """Samples between two checks of the accounting."""
-_STAT_BLOCK_BYTES = 512
 
 
 def private_bytes(pid: int) -> int:
@@ -18,17 +17,6 @@ def private_bytes(pid: int) -> int:
     if found is None:
         raise RuntimeError(f"/proc/{pid}/status has no RssAnon")
     return int(found[1]) << 10
-
-
-def bytes_on_disk(folder: Path) -> int:
-    """What the file system holds for the files under `folder`; one that is unlinked meanwhile counts nothing."""
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_blocks * _STAT_BLOCK_BYTES
-        except FileNotFoundError:
-            continue
-    return total
 
 
 @dataclass(slots=True)
@@ -47,6 +35,15 @@ class Growth:
     begin_bytes: float
     end_bytes: float
     span_s: float
+
+
+def curve(samples: Samples, points: int = 8) -> list[tuple[float, int]]:
+    """(age in seconds, private bytes) of the process that lives at the end, at a few times of its life."""
+    if not samples.memory:
+        return []
+    own = [(at_s, nbytes) for at_s, nbytes, start in samples.memory if start == samples.memory[-1][2]]
+    chosen = sorted({round(i * (len(own) - 1) / (points - 1)) for i in range(points)})
+    return [(own[i][0] - own[0][0], own[i][1]) for i in chosen]
 
 
 def growth(samples: Samples) -> Growth | None:

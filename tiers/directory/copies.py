@@ -106,6 +106,7 @@ class Copies:
         blocks = self._state.blocks
         blocks.unindex(rows)
         blocks.state[rows] = _REMOVED
+        point("remove.unfindable")
         self._tell_gone(rows)
         self.sweep(rows)
 

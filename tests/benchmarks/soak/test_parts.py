@@ -9,7 +9,7 @@ import pytest
 
 from hybridkv.benchmarks.soak.operations import Operations
 from hybridkv.benchmarks.soak.tally import Tally, WrongBytesError, added_up
-from hybridkv.benchmarks.soak.trouble import Kind, troubles
+from hybridkv.benchmarks.soak.trouble import LAST_DAEMON_SHARE, Kind, troubles
 from hybridkv.benchmarks.soak.universe import BLOCK_BYTES, CHAIN_BLOCKS, SIBLINGS, keys_of, space_of
 from hybridkv.benchmarks.soak.watch import Samples, growth
 from hybridkv.service.client import KV
@@ -21,7 +21,8 @@ def test_troubles_are_of_the_seed_and_every_kind_comes_early() -> None:
     for total_s in (6.0, 60.0, 1800.0):
         found = troubles(3, total_s)
         assert {one.kind for one in found if one.at_s < total_s / 2} == set(Kind)
-        assert not {Kind.KILL_DAEMON, Kind.RESTART_DAEMON} & {one.kind for one in found if one.at_s >= total_s / 2}
+        late = {one.kind for one in found if one.at_s >= total_s * LAST_DAEMON_SHARE}
+        assert not {Kind.KILL_DAEMON, Kind.RESTART_DAEMON} & late
         assert found == sorted(found, key=lambda one: one.at_s)
 
 
