@@ -44,8 +44,8 @@ class Trouble:
 
 
 def troubles(seed: int, total_s: float) -> list[Trouble]:
-    """Troubles of a soak of `total_s`, in order. Every kind comes early; then the daemon lives on, so that in the second half it
-    has warmed up, and its memory can be compared with itself."""
+    """Troubles of a soak of `total_s`, in order. Every kind comes early; then the daemon lives on, so that in the second
+    half it has warmed up, and its memory can be compared with itself."""
     rng = random.Random(seed)
     gap_s = min(GAP_S, total_s / 20)
     first = rng.sample(list(Kind), len(Kind))

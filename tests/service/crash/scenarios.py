@@ -10,7 +10,7 @@ import numpy as np
 from hybridkv.service.client import KV
 from hybridkv.service.client.sequence import Sequence
 from hybridkv.tiers.keys import Keys
-from tests.service.crash.stage import CALL_S, GARBAGE, LARGE, SMALL, Stage
+from tests.service.crash.stage import CALL_S, GARBAGE, SMALL, Stage
 
 Play = Callable[[Stage], None]
 BLOCKS = 6
@@ -133,18 +133,6 @@ def clear(stage: Stage) -> None:
     _until_dead(stage)
 
 
-def shrink_disk(stage: Stage) -> None:
-    """Whole segments go, the coldest first."""
-    kv = stage.connect()
-    for size in (SMALL, LARGE):
-        sized = stage.connect(size)
-        stage.sink(sized, stage.store(sized, BLOCKS))
-    stage.sink(kv, stage.store(kv, BLOCKS))
-    stage.durable.clear()
-    stage.config({"disk.capacity_bytes": 1 << 20})
-    _until_dead(stage)
-
-
 def evict_from_disk(stage: Stage) -> None:
     kv = stage.connect()
     stage.sink(kv, stage.store(kv, BLOCKS))
@@ -241,8 +229,7 @@ SCENARIOS: dict[Play, tuple[str, ...]] = {
         ),
     ),
     remove: ("remove.unfindable", "disk.delete.before_commit", "disk.delete.committed"),
-    shrink_disk: ("disk.segment.before_unlink",),
-    clear: ("disk.segment.unlinking",),
+    clear: ("disk.segment.before_unlink", "disk.segment.unlinking"),
     evict_from_disk: ("disk.segment.unlinked",),
     fork_and_write: ("page.before_copy", "page.copied", "page.copied_on_device", "page.mapped", "sequence.forked"),
     publish: ("sequence.published",),
