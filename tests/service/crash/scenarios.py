@@ -10,11 +10,10 @@ import numpy as np
 from hybridkv.service.client import KV
 from hybridkv.service.client.sequence import Sequence
 from hybridkv.tiers.keys import Keys
-from tests.service.crash.stage import CALL_S, GARBAGE, SMALL, Stage
+from tests.service.crash.stage import CALL_S, GARBAGE, Stage, emptied
 
 Play = Callable[[Stage], None]
 BLOCKS = 6
-_LOW = 0.001
 _PAUSE_S = 0.005
 
 
@@ -25,7 +24,7 @@ def write(stage: Stage) -> None:
 def abort(stage: Stage) -> None:
     kv = stage.connect()
     keys = stage.keys(kv, BLOCKS)
-    stage.never.update(dict.fromkeys(keys, SMALL))
+    stage.never.update(keys)
     with kv.reserve(keys, tier="cpu") as slots:
         slots.array(0)[:] = GARBAGE
 
@@ -34,7 +33,7 @@ def lapse_of_a_write(stage: Stage) -> None:
     """Its stream breaks, the process lives on: the grace ends, and the slots are put in quarantine."""
     kv = stage.connect()
     keys = stage.keys(kv, BLOCKS)
-    stage.never.update(dict.fromkeys(keys, SMALL))
+    stage.never.update(keys)
     kv.reserve(keys, tier="cpu")
     kv._attachment().transport.close(detach=False)
     _until_dead(stage)
@@ -55,7 +54,7 @@ def lapse_of_a_lease(stage: Stage) -> None:
 
 def demote_from_gpu(stage: Stage) -> None:
     stage.store(stage.connect(), BLOCKS, "gpu")
-    stage.config({"gpu.high_watermark": _LOW, "gpu.low_watermark": _LOW / 2})
+    stage.config(emptied("gpu"))
     _until_dead(stage)
 
 
@@ -121,7 +120,7 @@ def remove(stage: Stage) -> None:
     stage.sink(kv, keys)
     stage.durable.clear()
     kv.remove(keys[BLOCKS // 2 :])
-    stage.config({"disk.high_watermark": _LOW, "disk.low_watermark": _LOW / 2})
+    stage.config(emptied("disk"))
     _until_dead(stage)
 
 
@@ -137,7 +136,7 @@ def evict_from_disk(stage: Stage) -> None:
     kv = stage.connect()
     stage.sink(kv, stage.store(kv, BLOCKS))
     stage.durable.clear()
-    stage.config({"disk.high_watermark": _LOW, "disk.low_watermark": _LOW / 2})
+    stage.config(emptied("disk"))
     _until_dead(stage)
 
 
@@ -147,20 +146,20 @@ def fork_and_write(stage: Stage) -> None:
     for tier in ("cpu", "gpu"):
         with _written(stage, kv, tier) as sequence:
             (twin,) = sequence.fork()
-            twin.write_blocks([0], stage.blocks(sequence.keys[:1], SMALL))
+            twin.write_blocks([0], stage.blocks(sequence.keys[:1]))
 
 
 def publish(stage: Stage) -> None:
     kv = stage.connect()
     with _written(stage, kv, "cpu") as sequence:
-        stage.offer(kv, sequence.keys)
+        stage.sealed.update(sequence.keys)
         sequence.publish()
 
 
 def suspend_and_resume(stage: Stage) -> None:
     kv = stage.connect()
     with _written(stage, kv, "gpu") as sequence:
-        stage.offer(kv, sequence.keys)
+        stage.sealed.update(sequence.keys)
         sequence.publish()
         sequence.suspend(timeout_s=CALL_S)
         sequence.resume(timeout_s=CALL_S)
@@ -258,7 +257,7 @@ def _sparse(stage: Stage, tier: str, count: int) -> Keys:
 
 def _written(stage: Stage, kv: KV, tier: str) -> Sequence:
     sequence = kv.open_sequence(stage.tokens(BLOCKS), tier=tier)
-    sequence.write_blocks(list(range(BLOCKS)), stage.blocks(sequence.keys, SMALL), timeout_s=CALL_S)
+    sequence.write_blocks(list(range(BLOCKS)), stage.blocks(sequence.keys), timeout_s=CALL_S)
     return sequence
 
 

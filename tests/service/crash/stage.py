@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from hybridkv.benchmarks.content import Content
 from hybridkv.service.admin_client import AdminClient
@@ -19,14 +20,21 @@ from hybridkv.tiers.states import Outcome, Tier
 from tests.service.client.conftest import BLOCK_TOKENS, make_space
 from tests.service.crash.processes import Forked, Zygote
 
-SMALL, LARGE = 16 << 10, 32 << 10
+BLOCK_BYTES = 16 << 10
 CALL_S = 10.0
-MARKS_OFF = {f"{tier}.{mark}_watermark": 1.0 for tier in ("gpu", "cpu", "disk") for mark in ("high", "low")}
+MARKS_OFF: dict[str, object] = {
+    f"{tier}.{mark}_watermark": 1.0 for tier in ("gpu", "cpu", "disk") for mark in ("high", "low")
+}
 GARBAGE = 0xEE
 
 
-def values(folder: Path) -> dict[str, object]:
-    """Small tiers between which nothing moves by itself."""
+def emptied(tier: str) -> dict[str, object]:
+    """Watermarks under which whatever may leave the tier does."""
+    return {f"{tier}.high_watermark": 0.001, f"{tier}.low_watermark": 0.0005}
+
+
+def values(folder: Path, *, verify: bool) -> dict[str, object]:
+    """Small tiers between which nothing moves by itself. A SIGKILL tears no tree: `verify` only where that is the point."""
     return MARKS_OFF | {
         "daemon.socket": f"unix://{folder}/kv.sock",
         "daemon.grace_s": 0.05,
@@ -36,6 +44,7 @@ def values(folder: Path) -> dict[str, object]:
         "cpu.capacity_bytes": "2MiB",
         "disk.path": str(folder / "disk"),
         "disk.capacity_bytes": "32MiB",
+        "disk.verify_at_start": verify,
         "migration.interval_s": 0.02,
         "migration.cooldown_s": 0,
         "migration.promote_at_accesses": 0,
@@ -52,23 +61,23 @@ class DeadError(Exception):
 class Stage:
     """What one daemon's clients do, and what they may expect of the next daemon.
 
-    `sealed`: blocks that were offered for sealing, answered or not; `durable`: those of which the daemon said that they lie
-    on disk; `never`: keys that were written to and not sealed.
+    `sealed`: keys that were offered for sealing, answered or not; `durable`: those of which the daemon said that they lie on
+    disk; `never`: keys that were written to and not sealed.
     """
 
     def __init__(self, daemon: Forked, address: str, number: int) -> None:
         self.daemon, self.address, self.number = daemon, address, number
-        self.sealed: dict[bytes, int] = {}
-        self.durable: dict[bytes, int] = {}
-        self.never: dict[bytes, int] = {}
+        self.sealed: set[bytes] = set()
+        self.durable: set[bytes] = set()
+        self.never: set[bytes] = set()
         self.clients: list[KV] = []
         self.admin = AdminClient(address)
         self._chains = 0
-        self._contents = {size: Content(size) for size in (SMALL, LARGE)}
+        self._content = Content(BLOCK_BYTES)
 
-    def connect(self, block_bytes: int = SMALL) -> KV:
+    def connect(self) -> KV:
         """A client that gives up at once when the daemon is dead."""
-        space = make_space(block_bytes=block_bytes)
+        space = make_space(block_bytes=BLOCK_BYTES)
         kv = KV(space, Link(self._dial(space), CALL_S, None))
         self.clients.append(kv)
         return kv
@@ -80,12 +89,10 @@ class Stage:
 
     def keys(self, kv: KV, count: int) -> Keys:
         """A chain that no other call and no other stage had."""
-        self._chains += 1
-        first = self.number * 10_000_000 + self._chains * 10_000
-        return kv.keys(range(first, first + count * BLOCK_TOKENS))
+        return kv.keys(self.tokens(count))
 
     def tokens(self, count: int) -> list[int]:
-        """Tokens of a chain as `keys` makes them."""
+        """The tokens of such a chain."""
         self._chains += 1
         first = self.number * 10_000_000 + self._chains * 10_000
         return list(range(first, first + count * BLOCK_TOKENS))
@@ -93,37 +100,26 @@ class Stage:
     def store(self, kv: KV, count: int, tier: str = "cpu") -> Keys:
         """Write and seal so many blocks."""
         keys = self.keys(kv, count)
-        self.offer(kv, keys)
+        self.sealed.update(keys)
         with kv.reserve(keys, tier=tier, timeout_s=CALL_S) as slots:
-            slots.write_from(self.blocks(keys, kv.space.layout.block_bytes))
+            slots.write_from(self.blocks(keys))
             slots.seal()
         return keys
 
-    def offer(self, kv: KV, keys: Keys) -> None:
-        """From now on these may be found."""
-        self.sealed.update(dict.fromkeys(keys, kv.space.layout.block_bytes))
-
-    def blocks(self, keys: Keys, block_bytes: int) -> np.typing.NDArray[np.uint8]:
-        """What belongs into them: uint8 [n, block_bytes]."""
-        rows = np.empty((len(keys), block_bytes), np.uint8)
+    def blocks(self, keys: Keys) -> npt.NDArray[np.uint8]:
+        """What belongs into them: uint8 [n, BLOCK_BYTES]."""
+        rows = np.empty((len(keys), BLOCK_BYTES), np.uint8)
         for key, row in zip(keys, rows, strict=True):
-            self._contents[block_bytes].fill(key, row)
+            self._content.fill(key, row)
         return rows
 
     def sink(self, kv: KV, keys: Keys) -> None:
         """Bring blocks down to disk, and know it."""
-        self.config(
-            {
-                "gpu.high_watermark": 0.001,
-                "gpu.low_watermark": 0.0005,
-                "cpu.high_watermark": 0.001,
-                "cpu.low_watermark": 0.0005,
-            }
-        )
+        self.config(MARKS_OFF | emptied("gpu") | emptied("cpu"))
         while True:
             found = kv.lookup(keys)
             on_disk = np.flatnonzero((found.states == Outcome.HIT) & (found.tiers == Tier.DISK))
-            self.durable.update(dict.fromkeys(keys.at(on_disk), kv.space.layout.block_bytes))
+            self.durable.update(keys.at(on_disk))
             if len(on_disk) == len(keys):
                 break
         self.config(MARKS_OFF)
@@ -155,5 +151,5 @@ def staged(daemon: Forked, address: str, number: int) -> Iterator[Stage]:
         stage.close()
 
 
-def start(zygote: Zygote, folder: Path, crash_at: str) -> Forked:
-    return zygote.fork("daemon", values(folder), crash_at)
+def start(zygote: Zygote, folder: Path, crash_at: str, *, verify: bool = False) -> Forked:
+    return zygote.fork("daemon", values(folder, verify=verify), crash_at)

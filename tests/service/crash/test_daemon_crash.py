@@ -12,7 +12,7 @@ from hybridkv.tiers.points import DAEMON_POINTS
 from hybridkv.tiers.states import Outcome
 from tests.service.crash.processes import Zygote, zygote
 from tests.service.crash.scenarios import AT_START, SCENARIOS, Play, leave_blocks_on_disk, spoil_a_manifest
-from tests.service.crash.stage import CALL_S, LARGE, SMALL, Stage, staged, start
+from tests.service.crash.stage import BLOCK_BYTES, CALL_S, Stage, staged, start
 
 KILLED = -9
 PARTS = 4
@@ -26,10 +26,9 @@ def test_every_point_of_the_daemon_has_its_death() -> None:
     assert named == set(DAEMON_POINTS)
 
 
-@pytest.fixture
-def nursery(tmp_path: Path) -> Iterator[Zygote]:
-    (tmp_path / "logs").mkdir()
-    with zygote(tmp_path / "logs") as made:
+@pytest.fixture(scope="module")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+    with zygote(tmp_path_factory.mktemp("logs")) as made:
         yield made
 
 
@@ -46,12 +45,12 @@ def test_a_daemon_killed_at_any_point_loses_nothing_durable_and_makes_nothing_up
 def test_a_daemon_killed_at_any_point_of_its_start_serves_at_the_next(tmp_path: Path, nursery: Zygote) -> None:
     left = _one_life(tmp_path, nursery, 0, leave_blocks_on_disk, "", None)
     for name in AT_START[:-1]:
-        daemon = start(nursery, tmp_path, name)
+        daemon = start(nursery, tmp_path, name, verify=True)
         assert not daemon.serves(), f"{name} was never passed"
         assert daemon.code() == KILLED, daemon.said()
     left = _one_life(tmp_path, nursery, 1, leave_blocks_on_disk, "", left)
     spoil_a_manifest(tmp_path / "disk")
-    daemon = start(nursery, tmp_path, AT_START[-1])
+    daemon = start(nursery, tmp_path, AT_START[-1], verify=True)
     assert not daemon.serves()
     assert daemon.code() == KILLED
     left.durable.clear()
@@ -81,31 +80,27 @@ def _one_life(
 
 def _look(stage: Stage, left: Stage) -> None:
     """What the daemon before left: every block it promised is there, every block that is there is right."""
-    for size in (SMALL, LARGE):
-        kv = stage.connect(size)
-        offered = [key for key, its in left.sealed.items() if its == size]
-        there = _readable(stage, kv, offered, size)
-        assert {key for key, its in left.durable.items() if its == size} <= there
-        never = [key for key, its in left.never.items() if its == size]
-        assert not _found(kv, never)
+    kv = stage.connect()
+    assert left.durable <= _readable(stage, kv, left.sealed)
+    assert not _found(kv, left.never)
     assert stage.admin.check() == []
 
 
-def _readable(stage: Stage, kv: KV, keys: list[bytes], size: int) -> set[bytes]:
+def _readable(stage: Stage, kv: KV, keys: set[bytes]) -> set[bytes]:
     """Those that can be read; they are what was sealed, and every one that a lookup finds is among them."""
     found = _found(kv, keys)
-    if not found:
-        return set()
-    wanted = Keys.of(found, kv.space.key_bytes)
-    out = np.zeros((len(wanted), size), np.uint8)
-    states = kv.read(wanted, out, timeout_s=CALL_S)
-    assert (states == Outcome.HIT).all(), f"found, and not readable: {states.tolist()}"
-    assert np.array_equal(out, stage.blocks(wanted, size))
+    if found:
+        wanted = Keys.of(found, kv.space.key_bytes)
+        out = np.zeros((len(wanted), BLOCK_BYTES), np.uint8)
+        states = kv.read(wanted, out, timeout_s=CALL_S)
+        assert (states == Outcome.HIT).all(), f"found, and not readable: {states.tolist()}"
+        assert np.array_equal(out, stage.blocks(wanted))
     return set(found)
 
 
-def _found(kv: KV, keys: list[bytes]) -> list[bytes]:
+def _found(kv: KV, keys: set[bytes]) -> list[bytes]:
     if not keys:
         return []
-    states = kv.lookup(Keys.of(keys, kv.space.key_bytes)).states
-    return [key for key, state in zip(keys, states.tolist(), strict=True) if state == Outcome.HIT]
+    wanted = sorted(keys)
+    states = kv.lookup(Keys.of(wanted, kv.space.key_bytes)).states
+    return [key for key, state in zip(wanted, states.tolist(), strict=True) if state == Outcome.HIT]
