@@ -7,7 +7,7 @@ ENGINES_VENV ?= .venv-engines
 ENGINES_BIN := $(ENGINES_VENV)/bin
 ENGINES_STAMP := $(ENGINES_VENV)/.installed
 
-.PHONY: setup setup-engines demo test test-engines peers check-fast proto gpu-check clean
+.PHONY: setup setup-engines demo test test-engines peers check-fast proto gpu-check soak clean
 
 setup: $(STAMP)
 
@@ -51,6 +51,12 @@ proto: setup
 
 gpu-check: setup
 	$(BIN)/python -m hybridkv.benchmarks.gpu_check
+
+# Random work and random kills for so many minutes; `seed=`, `workers=` repeat a run, `out=benchmarks/results` keeps its report.
+minutes ?= 3
+soak: setup
+	$(BIN)/python -m hybridkv.benchmarks.soak --minutes $(minutes) \
+	  $(if $(seed),--seed $(seed)) $(if $(workers),--workers $(workers)) $(if $(out),--out $(out))
 
 # What `bench compare` and `bench serving` are measured beside: each peer in an environment of its own under .peers/.
 peers:

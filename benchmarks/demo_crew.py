@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hybridkv.benchmarks.demo_daemon import clean_environment
+from hybridkv.benchmarks.daemon_process import clean_environment
 from hybridkv.benchmarks.workload import Request
 from hybridkv.tiers.errors import UnavailableError
 

@@ -56,7 +56,7 @@ def _disk_bytes(blocks: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Folders of one demo, removed at its end: `work` (socket, config, logs), `shm` and `disk` (the tiers' files)."""
+    """Folders of one run, removed at its end: `work` (socket, config, logs), `shm` and `disk` (the tiers' files)."""
 
     work: Path
     shm: Path
@@ -72,13 +72,17 @@ class Places:
 
 
 def make_places(sizes: Sizes) -> Places:
-    """Fresh folders: `shm` on shared memory where that has the room, `disk` on a real disk where there is one."""
-    work = Path(tempfile.mkdtemp(prefix="hybridkv-demo-"))
-    need = 2 * (sizes.gpu_bytes + sizes.cpu_bytes)
-    roomy = _SHARED_MEMORY.is_dir() and shutil.disk_usage(_SHARED_MEMORY).free > need
-    shm = Path(tempfile.mkdtemp(prefix="hybridkv-demo-", dir=_SHARED_MEMORY if roomy else None))
+    """Fresh folders for a demo."""
+    return fresh_places("demo", 2 * (sizes.gpu_bytes + sizes.cpu_bytes))
+
+
+def fresh_places(name: str, memory_bytes: int) -> Places:
+    """Fresh folders: `shm` on shared memory where that has so much room, `disk` on a real disk where there is one."""
+    work = Path(tempfile.mkdtemp(prefix=f"hybridkv-{name}-"))
+    roomy = _SHARED_MEMORY.is_dir() and shutil.disk_usage(_SHARED_MEMORY).free > memory_bytes
+    shm = Path(tempfile.mkdtemp(prefix=f"hybridkv-{name}-", dir=_SHARED_MEMORY if roomy else None))
     on_disk = next((place for place in (Path(tempfile.gettempdir()), Path.cwd()) if not _is_tmpfs(place)), None)
-    return Places(work, shm, Path(tempfile.mkdtemp(prefix="hybridkv-demo-disk-", dir=on_disk)))
+    return Places(work, shm, Path(tempfile.mkdtemp(prefix=f"hybridkv-{name}-disk-", dir=on_disk)))
 
 
 def _is_tmpfs(folder: Path) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hybridkv.benchmarks.demo_daemon import clean_environment
+from hybridkv.benchmarks.daemon_process import clean_environment
 from hybridkv.service.admin_client import AdminClient
 from hybridkv.tiers.errors import DeadlineExceededError, HybridKVError, UnavailableError
 

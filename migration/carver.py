@@ -150,6 +150,7 @@ class Carver:
             del self._closed[place]
             try:
                 self._memory.release_extent(*place)
+                point("extent.returned")
             finally:
                 self._note_released(place[0])
 

@@ -90,6 +90,7 @@ class LaneWorker:
         self.failures_in_a_row = 0
         self.last_failure = ""
         self._directory = directory
+        self._way = directory.state.books[leg.source].id.tier, directory.state.books[leg.target].id.tier
         self._arrivals = Arrivals(name, leg, directory, moves, self._note_failure)
         self._rules = rules
         self._hand_over = hand_over
@@ -250,7 +251,7 @@ class LaneWorker:
     def _begin(self, hand: _Hand) -> None:
         """Let the batch's bytes move. What goes wrong is told when it lands."""
         try:
-            point("move.before_copy")
+            point("move.before_copy", *self._way)
             if self._gate is not None and self.pacing is not None:
                 self._gate.acquire()
                 hand.gate = self._gate
@@ -263,7 +264,7 @@ class LaneWorker:
         """Wait for the batch's bytes, and end its transfers whatever became of them."""
         try:
             self._wait_for(hand)
-            point("move.copied")
+            point("move.copied", *self._way)
         finally:
             self._rules.inflight.remove(hand.cargo.nbytes)
             self.bytes_in_flight -= hand.cargo.nbytes

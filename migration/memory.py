@@ -28,6 +28,7 @@ from hybridkv.tiers.gpu import open_device
 from hybridkv.tiers.headers import HeaderRegion
 from hybridkv.tiers.instance import InstanceDir
 from hybridkv.tiers.left_behind import LeftBehind
+from hybridkv.tiers.points import point
 from hybridkv.tiers.pools import PoolId
 from hybridkv.tiers.replacement import Policy, PoolFacts
 from hybridkv.tiers.shm import SharedRegion
@@ -205,6 +206,7 @@ class Memory:
             rows = np.flatnonzero(self.directory.blocks.slot[disk.index] != NO_SLOT)
             times = self.directory.blocks.last_access[rows]
             disk.policy.touched(rows[np.argsort(times, kind="stable")], float(times.max(initial=0.0)))
+        point("start.restored")
         _log.info("disk tier: %d blocks found, %d segments set aside", len(self.recovered), len(self.recovered.aside))
 
     def _restore_space(self, disk: DiskBook, runs: list[RecoveredRun]) -> None:

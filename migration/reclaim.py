@@ -17,6 +17,7 @@ from hybridkv.tiers.directory.blocks import NO_SLOT
 from hybridkv.tiers.directory.books import DiskBook, MappedBook
 from hybridkv.tiers.directory.moves import Transfer
 from hybridkv.tiers.extents import ExtentState, SlotUse
+from hybridkv.tiers.points import point
 from hybridkv.tiers.replacement import Rows
 from hybridkv.tiers.states import Priority, Reason, Tier
 
@@ -374,6 +375,7 @@ class Reclaim:
     def _spare(self, book: MappedBook, extent: int) -> None:
         if book.headers is not None:
             book.headers.set_extent(extent, slot_bytes=0, carved=False)
+        point("extent.emptied")
         asked = self._returning.pop((book.index, extent), None)
         returned = asked is not None or book.table.excess > 0
         book.table.spare(extent, returned=returned)

@@ -56,7 +56,13 @@ class Copier:
 
     def _hand_over(self, completion: Completion, pool: int, sources: Slots, targets: Slots, done: Done) -> None:
         """On the device's thread, which is not to wait for locks."""
-        self._worker.submit(lambda: self._end(completion.error, pool, sources, targets, done))
+        self._worker.submit(lambda: self._copied_on_device(completion.error, pool, sources, targets, done))
+
+    def _copied_on_device(
+        self, error: BaseException | None, pool: int, sources: Slots, targets: Slots, done: Done
+    ) -> None:
+        point("page.copied_on_device")
+        self._end(error, pool, sources, targets, done)
 
     def _end(self, error: BaseException | None, pool: int, sources: Slots, targets: Slots, done: Done) -> None:
         with self._memory.directory.lock:

@@ -13,6 +13,7 @@ from hybridkv.paging.sequence import Sequence
 from hybridkv.paging.states import Backed, PageState
 from hybridkv.tiers.directory import Directory
 from hybridkv.tiers.directory.blocks import NO_SLOT
+from hybridkv.tiers.points import point
 
 _LEASES = 64
 """Leases a sequence remembers before it forgets those that have ended."""
@@ -28,6 +29,7 @@ class Landing:
     def land(self, fault: Fault) -> FaultReply:
         """Everything is there: it is the sequences' from now on."""
         new = self._map(fault)
+        point("page.mapped")
         for part in fault.parts:
             self._wake_up(part.sequence)
             if not part.write:

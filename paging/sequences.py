@@ -33,6 +33,7 @@ from hybridkv.paging.table_checks import checked_page_blocks
 from hybridkv.paging.windows import Window
 from hybridkv.tiers.directory.holds import Session
 from hybridkv.tiers.errors import FailedPreconditionError, InvalidArgumentError
+from hybridkv.tiers.points import point
 
 
 class Sequences(SequencesBase):
@@ -112,6 +113,7 @@ class Sequences(SequencesBase):
 
         def reply() -> ResumeReply:
             fault.reply()
+            point("sequence.resumed")
             with self._directory.lock:
                 return ResumeReply(
                     sum(sequence.table.mapped_count for sequence in sequences),

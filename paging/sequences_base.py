@@ -36,6 +36,7 @@ from hybridkv.paging.table_checks import checked_page_blocks
 from hybridkv.tiers.device.base import Event
 from hybridkv.tiers.directory.holds import Session
 from hybridkv.tiers.errors import InvalidArgumentError, NotFoundError
+from hybridkv.tiers.points import point
 
 T = TypeVar("T")
 
@@ -174,7 +175,9 @@ class SequencesBase:
 
         def act() -> Ticket[NDArray[np.uint8]]:
             sequence = self.registry.used(self.registry.of(session, number))
-            return _done(self.sharing.publish(sequence, first_block, keys, parent, checksums))
+            outcomes = self.sharing.publish(sequence, first_block, keys, parent, checksums)
+            point("sequence.published")
+            return _done(outcomes)
 
         with self._directory.lock:
             sequence = self.registry.of(session, number)
@@ -196,7 +199,9 @@ class SequencesBase:
             parent = self.registry.of(session, number)
             self.registry.check_count(session, count)
             self.sharing.seal_for_itself(parent)
-            return _done(tuple(self._fork(parent) for _ in range(count)))
+            made = tuple(self._fork(parent) for _ in range(count))
+            point("sequence.forked")
+            return _done(made)
 
         with self._directory.lock:
             self.registry.of(session, number)

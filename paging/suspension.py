@@ -12,6 +12,7 @@ from hybridkv.paging.mappings import Mappings
 from hybridkv.paging.replies import SuspendReply
 from hybridkv.paging.sequence import Sequence
 from hybridkv.tiers.directory.blocks import NO_SLOT
+from hybridkv.tiers.points import point
 from hybridkv.tiers.replacement import Rows
 from hybridkv.tiers.states import BlockState, Priority, Reason
 from hybridkv.tiers.victims import choose_victims
@@ -59,6 +60,7 @@ class Suspension:
         for sequence in sequences:
             self._leave_entries(sequence)
         self._leaving.append(leaving)
+        point("sequence.suspending")
         if self._go_on(leaving):
             leaving.answer.ticket.finish()
         return leaving.answer.ticket
@@ -86,6 +88,7 @@ class Suspension:
         if (self._directory.blocks.busy[left] > 0).any():
             return False
         self._leaving.remove(leaving)
+        point("sequence.suspended")
         leaving.answer.give(SuspendReply(len(leaving.rows) - len(left), len(left)))
         return True
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from types import TracebackType
 from typing import Any, Self
 
@@ -138,8 +139,7 @@ class AdminClient:
         returns. `docs/watch.md` tells what the events mean."""
         asked = map(kind_to_wire, kinds)
         request = pb.WatchRequest(fingerprints=fingerprints, kinds=asked, from_sequence=from_sequence, epoch=epoch)
-        call = self._stub.Watch(request)
-        first = next(self._streamed(call))
+        call, first = self._opened(self._stub.Watch, request, None)
         return self._events(call, first)
 
     def _events(self, call: Any, first: pb.WatchReply) -> Generator[WatchEvent]:
@@ -153,7 +153,18 @@ class AdminClient:
     def snapshot(self, fingerprint: bytes | None = None) -> Snapshot:
         """Every block that can be found, of one namespace or of all, as of one event."""
         request = pb.SnapshotRequest(fingerprint=fingerprint or b"")
-        return snapshot_from_wire(self._streamed(self._stub.Snapshot(request, timeout=CHECK_DEADLINE_S)))
+        call, first = self._opened(self._stub.Snapshot, request, CHECK_DEADLINE_S)
+        return snapshot_from_wire(chain((first,), self._streamed(call)))
+
+    def _opened(self, method: Any, request: Any, deadline_s: float | None) -> tuple[Any, Any]:
+        """A stream and its first message: by then it is known whether the daemon takes the caller's proof."""
+        try:
+            call = method(request, timeout=deadline_s, metadata=self._metadata or None)
+            return call, next(self._streamed(call))
+        except UnauthenticatedError as refusal:
+            self._metadata = self._proofs.of_user(self.address, refusal, DEADLINE_S)
+        call = method(request, timeout=deadline_s, metadata=self._metadata or None)
+        return call, next(self._streamed(call))
 
     def _streamed(self, call: Any) -> Iterator[Any]:
         try:

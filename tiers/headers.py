@@ -159,6 +159,7 @@ class HeaderRegion:
         self._raw[indices] = entries.view(self._raw.dtype)
         point("headers.fields_written")
         self._generation[indices] = generations + np.uint64(1)
+        point("headers.published")
 
     def retire(self, indices: Indices) -> None:
         """Make sealed slots unreadable, before anyone may write to them. Raises InternalError if one is not sealed."""

@@ -261,6 +261,7 @@ def watch_events(
     count: Annotated[int | None, typer.Option("--count", min=1, help="End after so many lines.")] = None,
     config: ConfigOption = None,
     socket: SocketOption = None,
+    token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """What becomes of blocks, as it happens: one line an event, until interrupted."""
@@ -268,7 +269,7 @@ def watch_events(
 
     asked = watching.kinds_named(kinds or [])
     fingerprints = [watching.fingerprint_named(text) for text in namespaces or []]
-    with _client(socket, config) as (client, address), talking_to(address), suppress(KeyboardInterrupt):
+    with _client(socket, config, token_file) as (client, address), talking_to(address), suppress(KeyboardInterrupt):
         events = client.watch(fingerprints=fingerprints, kinds=asked, from_sequence=from_sequence)
         watching.print_events(events, count, as_json=as_json)
 

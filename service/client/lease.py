@@ -14,6 +14,7 @@ from hybridkv.service.client.transport import LostError
 from hybridkv.service.replies import AcquireReply
 from hybridkv.tiers.errors import ExpiredError, HybridKVError, InternalError, NotFoundError
 from hybridkv.tiers.keys import Keys
+from hybridkv.tiers.points import point
 
 
 class Lease(LeasedBlocks):
@@ -44,6 +45,7 @@ class Lease(LeasedBlocks):
         """Give the lease back; views of it must be used no more. May be called again, and after it lapsed."""
         if not self._end():
             return
+        point("worker.before_release")
         try:
             self._attachment.transport.release(self.hold_id, events=self._events(), timeout_s=self._timeout_s)
         except (LostError, NotFoundError, ExpiredError):
@@ -113,6 +115,7 @@ def ask(attachment: Attachment, wish: Wish, budget: Budget, lease: int | None = 
         hints=wish.hints,
         timeout_s=budget.left_s(),
     )
+    point("worker.acquired")
     if attachment.translations is not None:
         attachment.translations.learn(wish.keys, reply.slots)
     return AcquireReply(reply.lease, reply.states.copy(), reply.slots, reply.expires_in_s)

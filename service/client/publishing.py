@@ -9,6 +9,7 @@ from hybridkv.service.client.reservation import Reservation, take_reservation
 from hybridkv.service.client.staging import Blocks
 from hybridkv.tiers.errors import HybridKVError, ResourceExhaustedError
 from hybridkv.tiers.keys import Keys
+from hybridkv.tiers.points import point
 from hybridkv.tiers.states import ReserveOutcome, SealOutcome, Tier
 
 ROOM_WAIT_S = 5.0
@@ -125,6 +126,7 @@ def _filled(slots: Reservation, blocks: Blocks, pieces: list[Written]) -> PutCou
     except HybridKVError as error:  # it lapsed meanwhile, or a page cannot be had
         with slots:
             return lost(len(new), error)
+    point("worker.put_written")
     pieces.append(Written(slots, len(new)))
     return PutCounts()
 

@@ -17,6 +17,7 @@ from hybridkv.service.client.publishing import PutCounts, Written, published, se
 from hybridkv.service.client.staging import Blocks, Ring, Run
 from hybridkv.tiers.errors import DeadlineExceededError, FailedPreconditionError
 from hybridkv.tiers.keys import Keys
+from hybridkv.tiers.points import point
 
 SMALL_BYTES = 2 << 20
 """A put of fewer bytes is staged."""
@@ -97,6 +98,7 @@ class Puts:
             ring = self._ring = Ring(max(STAGING_BYTES, SMALL_BYTES) // self._block_bytes, self._block_bytes)
         self._wait_for_room(lambda: ring.free >= len(keys), budget)
         for run in ring.copied(keys, blocks, parent):
+            point("worker.put_staged")
             with self._changed:
                 self._staged += len(run.keys)
                 self._put += len(run.keys)

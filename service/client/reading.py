@@ -74,6 +74,8 @@ def _copied(attachment: Attachment, memory: Memory, wish: Wish, budget: Budget, 
         hits = np.flatnonzero(states == Outcome.HIT)
         unchanged = memory.copy(reply.slots[hits], rows[hits], target)
         states[hits[~unchanged]] = _REVOKED
+    except ExpiredError as error:  # another thread found the session lost, and let its mappings go
+        raise LostError(f"the session ended during a copy: {error}") from error
     finally:
         if reply.lease:
             _release(attachment, reply.lease, budget)

@@ -19,7 +19,7 @@ from hybridkv.service.side.client import ReceivedRegion
 from hybridkv.service.side.handles import handles_from_extra
 from hybridkv.service.side.protocol import RegionKind
 from hybridkv.tiers.device.base import AllocationHandle
-from hybridkv.tiers.errors import FailedPreconditionError, NotFoundError
+from hybridkv.tiers.errors import ExpiredError, FailedPreconditionError, NotFoundError
 from hybridkv.tiers.header_reader import HeaderReader
 from hybridkv.tiers.shm import SharedRegion
 
@@ -44,6 +44,7 @@ class WorkerRegions:
         else here: those of this very process.
         """
         self._pid = os.getpid()
+        self._closed = False
         offered = list(received)
         with ExitStack() as stack:
             for region in offered:
@@ -72,7 +73,7 @@ class WorkerRegions:
         return tuple(number for number, pool in self._pools.items() if pool.read_only is not None)
 
     def readable(self, pool: int) -> npt.NDArray[np.uint8]:
-        """The pool's memory, flat and read-only. Raises NotFoundError when the pool is not mapped."""
+        """The pool's memory, flat and read-only. Raises NotFoundError when the pool is not mapped, ExpiredError once closed."""
         return _bytes_of(pool, self._of(pool).read_only)
 
     def read_only(self, pool: int) -> tuple[HeaderReader, npt.NDArray[np.uint8]]:
@@ -81,11 +82,11 @@ class WorkerRegions:
         return found.headers, _bytes_of(pool, found.read_only)
 
     def writable(self, pool: int) -> npt.NDArray[np.uint8]:
-        """The same memory, writable: for reserved slots only. Raises NotFoundError."""
+        """The same memory, writable: for reserved slots only. Raises as `readable` does."""
         return _bytes_of(pool, self._of(pool).read_write)
 
     def headers(self, pool: int) -> HeaderReader:
-        """The pool's slot headers. Raises NotFoundError."""
+        """The pool's slot headers. Raises as `readable` does."""
         return self._of(pool).headers
 
     def when_unmapped(self, call: Callable[[], None]) -> None:
@@ -107,6 +108,7 @@ class WorkerRegions:
 
     def close(self) -> None:
         """Let go of all mappings; each goes when its last view does. May be called again, and in a forked child."""
+        self._closed = True
         self._pools = {}
         for mapping in self._mappings:
             mapping.close()
@@ -124,6 +126,8 @@ class WorkerRegions:
         if self.forked():
             raise FailedPreconditionError("regions: mapped by the parent of this process; attach again")
         found = self._pools.get(pool)
+        if found is None and self._closed:
+            raise ExpiredError("regions: they were let go with their session")
         if found is None:
             raise NotFoundError(f"pool {pool} is not mapped; mapped are {self.pools}")
         return found

@@ -14,6 +14,7 @@ from hybridkv.service.client.transport import LostError
 from hybridkv.service.replies import ReserveReply
 from hybridkv.tiers.errors import ExpiredError, HybridKVError, InternalError, NotFoundError
 from hybridkv.tiers.keys import Keys
+from hybridkv.tiers.points import point
 from hybridkv.tiers.states import SealOutcome
 
 
@@ -48,6 +49,7 @@ class Reservation(ReservedSlots):
         rest = self._give_up()
         if rest is None:
             return
+        point("worker.before_abort")
         try:
             self._attachment.transport.abort(self.hold_id, rest, events=self._events(), timeout_s=self._timeout_s)
         except (LostError, NotFoundError, ExpiredError):
@@ -76,9 +78,12 @@ class MappedReservation(MappedSlots, Reservation):
         super().__init__(attachment, attachment.memory, attachment.translations, keys, reply, timeout_s)
 
     def _publish(self, chosen: Indices) -> States:
+        checksums = self._checksums(chosen)
+        point("worker.before_seal")
         outcomes = self._attachment.transport.seal(
-            self.hold_id, chosen, self._checksums(chosen), events=self._events(), timeout_s=self._timeout_s
+            self.hold_id, chosen, checksums, events=self._events(), timeout_s=self._timeout_s
         )
+        point("worker.sealed")
         self._remember(chosen[outcomes == SealOutcome.SEALED])
         return outcomes
 
@@ -129,4 +134,5 @@ def take_reservation(
         hints=wish.hints,
         timeout_s=budget.left_s(),
     )
+    point("worker.reserved")
     return MappedReservation(attachment, wish.keys, reply, timeout_s)

@@ -17,6 +17,7 @@ from hybridkv.service.replies import ReserveReply
 from hybridkv.tiers.device.views import tensor_of
 from hybridkv.tiers.errors import FailedPreconditionError, InvalidArgumentError
 from hybridkv.tiers.keys import Keys
+from hybridkv.tiers.points import point
 from hybridkv.tiers.states import Outcome, ReserveOutcome, SealOutcome
 
 if TYPE_CHECKING:
@@ -182,7 +183,9 @@ class MappedSlots(ReservedSlots):
 
     def _write(self, chosen: Indices, flat: Bytes) -> None:
         if len(chosen):
+            point("worker.before_write")
             self._memory.write(self._slots[chosen], flat)
+            point("worker.written")
 
     def _checksums(self, chosen: Indices) -> npt.NDArray[np.uint64] | None:
         """None for device memory: the daemon computes them when it first has the bytes in the CPU tier."""

@@ -7,7 +7,7 @@ from hybridkv.service.client.memory import Memory
 from hybridkv.service.client.outputs import Rows
 from hybridkv.service.client.translations import Translations
 from hybridkv.service.client.transport import Indices
-from hybridkv.tiers.errors import UnavailableError
+from hybridkv.tiers.errors import ExpiredError, UnavailableError
 from hybridkv.tiers.hints import NO_HINTS
 from hybridkv.tiers.keys import Keys
 
@@ -35,7 +35,7 @@ def copy_one(memory: Memory, translations: Translations, key: bytes, target: Row
     try:
         if memory.copy_one(one, 0, target):
             return True
-    except UnavailableError:  # the page went in the middle of the copy
+    except (UnavailableError, ExpiredError):  # the page, or the session, went in the middle of the copy
         pass
     translations.disproved(key, one)
     return False
@@ -50,7 +50,7 @@ def _copy_many(memory: Memory, translations: Translations, keys: Keys, target: R
     slots = slots[positions]
     try:
         unchanged = memory.copy(slots, positions, target)
-    except UnavailableError:  # a page went in the middle of the copy
+    except (UnavailableError, ExpiredError):  # a page, or the session, went in the middle of the copy
         return NOTHING
     if not unchanged.all():
         translations.invalidate(keys.at(positions[~unchanged]), slots[~unchanged])

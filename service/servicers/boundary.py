@@ -1,7 +1,8 @@
 """The one boundary at which every exception of a handler becomes a gRPC status, and every call is counted.
 
 It is a server interceptor, so that no handler can be without it. Errors of ours are sent as `status.py` says; any
-other exception is a bug: INTERNAL to the caller, with its traceback in the log. A cancelled call has nobody to answer.
+other exception is a bug: INTERNAL to the caller, with its traceback in the log. A call that was cancelled, or came
+in while the server stopped, has nobody to answer.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from typing import Any, NoReturn
 
 import grpc
 from google.protobuf.message import DecodeError
+from grpc._cython.cygrpc import _ServerStoppedError  # type: ignore[import-untyped]  # it has no public name
 from grpc.aio import AbortError
 
 from hybridkv.service.servicers.gate import Gate
@@ -88,7 +90,7 @@ class Boundary(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 if self._gate is not None:
                     self._gate.admit(method, request, context)
                 reply = await inner(request, context)
-            except asyncio.CancelledError:
+            except (asyncio.CancelledError, _ServerStoppedError):  # the latter: it came in while the server stopped
                 self._counters.note(method, CANCELLED)
                 raise
             except AbortError:

@@ -12,6 +12,7 @@ from hybridkv.tiers.directory.holds import Lease, Request, Reservation, Session
 from hybridkv.tiers.directory.state import State
 from hybridkv.tiers.errors import ResourceExhaustedError
 from hybridkv.tiers.hints import NO_HINTS, Hints
+from hybridkv.tiers.points import point
 from hybridkv.tiers.replacement import NO_ROW, Policy, Rows
 from hybridkv.tiers.states import BlockState
 
@@ -115,6 +116,7 @@ class Accesses:
         self.touch(rows[::-1])
         self._state.blocks.holds[rows] -= 1
         self.hinting.ended(rows, hints.over(request.hints))
+        point("request.ended")
         self._copies.sweep(rows)
         return True
 

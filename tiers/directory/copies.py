@@ -138,6 +138,7 @@ class Copies:
         self._state.feed.removed(rows, reason)
         blocks.unindex(rows)
         blocks.state[rows] = _REMOVED
+        point("remove.unfindable")
         self._tell_gone(rows)
         self._mark_removed(rows)
         self.sweep(rows)

@@ -10,6 +10,7 @@ from hybridkv.tiers.directory.copies import Copies
 from hybridkv.tiers.directory.holds import Lease, Session
 from hybridkv.tiers.directory.state import State
 from hybridkv.tiers.errors import ExpiredError
+from hybridkv.tiers.points import point
 from hybridkv.tiers.pools import SLOT_DTYPE
 from hybridkv.tiers.replacement import NO_ROW, Rows
 
@@ -49,6 +50,7 @@ class Leases:
         self._tell_headers(rows, pool)
         session = self._state.ledger.sessions[lease.session]
         self._accesses.join(session, lease.request, rows, max(0.0, lease.expires_at - self._state.clock.now()))
+        point("lease.granted")
 
     def slots(self, lease: Lease) -> NDArray[np.void]:
         """Translations of what is held, all zero elsewhere. SLOT_DTYPE [n]."""
@@ -81,6 +83,7 @@ class Leases:
         if lease.request is None:
             self._accesses.hinting.ended(rows, lease.hints)
         self._state.ledger.drop(lease)
+        point("lease.released")
         self._copies.sweep(rows)
 
     def lapse(self, lease: Lease) -> None:
@@ -94,6 +97,7 @@ class Leases:
                 lease.haunts.extend((pool, slot) for slot in slots)
         lease.lapsed = True
         self._state.counters["leases_lapsed"] += 1
+        point("lease.lapsed")
         self._let_go(lease)
         self._copies.sweep(rows)
 

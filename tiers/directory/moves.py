@@ -116,7 +116,7 @@ class Moves:
             )
         ]  # fmt: skip
         state.transfers.update(zip(numbers, begun, strict=True))
-        point("move.decided")
+        point("move.decided", state.books[source].id.tier, state.books[target].id.tier)
         return begun
 
     def start(self, transfer: Transfer) -> bool:
@@ -194,15 +194,17 @@ class Moves:
             self._copies.place(rows, first.target, slots, moved=True)
         self._end_all(arrived, rows, Stage.DONE)
         blocks.moved_at[rows] = self._state.clock.now()
+        way = self._state.books[first.source].id.tier, self._state.books[first.target].id.tier
         if first.source == first.target:
+            point("move.relocated", *way)
             return
-        point("move.committed")
+        point("move.committed", *way)
         leaving = np.fromiter((not transfer.keep_source for transfer in arrived), np.bool_, len(arrived))
         # A lease taken meanwhile wins: its copy stays, and the block simply has one copy more.
         leaving &= blocks.leases[first.source][rows] == 0
         self._state.feed.moved(arrived, rows, leaving)
         self._copies.drop(rows[leaving], first.source, moved=True)
-        point("move.source_freed")
+        point("move.source_freed" if leaving.any() else "move.source_kept", *way)
 
     def _still_wanted(self, transfers: Sequence[Transfer]) -> Sequence[Transfer]:
         """Without those whose block was removed meanwhile, or whose very copy was to move and is leased now: these have

@@ -191,6 +191,7 @@ class Writes:
             return
         parts = reservation.parts[positions]
         self._free_slots(reservation, positions[parts == Part.OPEN])
+        point("reserve.aborted")
         self._drop_if_done(reservation)
 
     def end(self, reservation: Reservation) -> None:
@@ -222,6 +223,7 @@ class Writes:
         reservation.rows[:] = NO_ROW
         reservation.lapsed = True
         self._state.counters["reservations_lapsed"] += 1
+        point("reserve.lapsed")
         self._drop_if_done(reservation)
 
     def renew(self, reservation: Reservation, life_s: float) -> bool:

@@ -76,6 +76,7 @@ def make_segment_directory(root: Path, name: SegmentName) -> Path:
     write_durably(temporary / MANIFEST_NAME, json.dumps(manifest).encode())
     path = root / str(name)
     temporary.rename(path)
+    point("disk.segment.named")
     sync_directory(root)
     return path
 
@@ -170,6 +171,7 @@ def write_marker(root: Path, stamps: dict[str, Stamp]) -> None:
     content = {name: [stamp.size, stamp.mtime_ns, stamp.inode] for name, stamp in stamps.items()}
     point("disk.close.before_marker")
     write_durably(root / MARKER_NAME, json.dumps({"version": STORE_VERSION, "segments": content}).encode())
+    point("disk.close.marker_written")
 
 
 def take_marker(root: Path) -> dict[str, Stamp] | None:

@@ -37,6 +37,7 @@ from hybridkv.tiers.disk.segment import Segment
 from hybridkv.tiers.disk.shelf import Shelf
 from hybridkv.tiers.disk.types import Recovered, RecoveredRun, SetAside
 from hybridkv.tiers.disk.verifier import verify_segments
+from hybridkv.tiers.points import point
 
 _META_DTYPE = np.dtype(
     {
@@ -92,7 +93,9 @@ def bring_up(shelf: Shelf, *, verify: bool) -> Recovered:
     """
     clear_leftovers(shelf.root)
     marker = take_marker(shelf.root)
+    point("disk.start.marker_taken")
     names, aside = trusted_segments(shelf.root, marker, verify=verify)
+    point("disk.start.verified")
     aside += [SetAside(str(name), name.number, reason) for name, reason in shelf.open_all(names)]
     runs: list[RecoveredRun] = []
     dropped = 0
@@ -100,6 +103,7 @@ def bring_up(shelf: Shelf, *, verify: bool) -> Recovered:
         found, lost = recover(shelf.segments[number])
         runs += found
         dropped += lost
+    point("disk.start.listed")
     return Recovered(runs, aside, marker is not None and not aside, dropped)
 
 

@@ -8,6 +8,7 @@ from hybridkv.service.client.core import Budget, Wish
 from hybridkv.service.client.link import Attachment
 from hybridkv.service.client.outputs import rows_of
 from hybridkv.service.client.reading import read_asked
+from hybridkv.service.client.transport import LostError
 from hybridkv.tiers.errors import ExpiredError, NotFoundError
 from hybridkv.tiers.states import Outcome
 from tests.service.client.scripted import BLOCK_BYTES, Scripted, numbered
@@ -74,6 +75,19 @@ def test_a_block_that_never_holds_still_is_a_miss() -> None:
     transport.mapped.header.generations[5] = 3
     assert read(transport, out, 5) == [MISS]
     assert len(transport.asked("acquire")) == 2
+
+
+def test_a_session_that_ends_in_the_middle_of_a_copy_is_lost_and_not_an_error_of_the_read() -> None:
+    """Another thread of the process found it lost, attached anew and let the old mappings go."""
+    transport, out = Scripted(), blank(1)
+
+    def lost() -> None:
+        raise ExpiredError("regions: they were let go with their session")
+
+    transport.mapped.header.before_check = lost
+    with pytest.raises(LostError):
+        read(transport, out, 4)
+    assert transport.asked("release") == [11]
 
 
 @pytest.mark.parametrize("error", [NotFoundError("lease"), ExpiredError("lease")])

@@ -15,7 +15,7 @@ from hybridkv.service.side.client import ReceivedRegion
 from hybridkv.service.side.handles import handles_to_extra
 from hybridkv.service.side.protocol import RegionInfo, RegionKind
 from hybridkv.tiers.device.base import AllocationHandle
-from hybridkv.tiers.errors import FailedPreconditionError, NotFoundError
+from hybridkv.tiers.errors import ExpiredError, FailedPreconditionError, NotFoundError
 from hybridkv.tiers.headers import HeaderRegion
 from hybridkv.tiers.pools import PoolId
 from hybridkv.tiers.shm import SharedRegion
@@ -99,7 +99,7 @@ def test_views_outlive_close(offered: Offered) -> None:
     regions.close()
     offered.data.array[3] = 8
     assert view[3] == 8
-    with pytest.raises(NotFoundError):
+    with pytest.raises(ExpiredError, match="with their session"):
         regions.writable(POOL)
 
 

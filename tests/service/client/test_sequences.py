@@ -265,6 +265,13 @@ def test_a_lost_daemon_ends_the_sequence(tmp_path: Path) -> None:
         kv._attachment().transport.close(detach=True)
         with pytest.raises(ExpiredError):
             sequence.extend([1])
-        with kv.open_sequence([1]) as another:
+        with kv.open_sequence([1]) as another:  # from here on the old session's memory is not mapped any more
             another.write(0, content(0, 1))
+        for call in (
+            lambda: sequence.publish(),
+            lambda: sequence.read(0, 40),
+            lambda: sequence.write(0, content(0, 1)),
+        ):
+            with pytest.raises(ExpiredError):
+                call()
         sequence.close()

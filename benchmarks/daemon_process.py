@@ -1,0 +1,83 @@
+"""`hybridkv serve` in a process of its own, started from a config file as an operator would, killed and started again."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from hybridkv.tiers.errors import UnavailableError
+
+START_S = 120.0  # a second on a machine that is not busy
+STOP_S = 60.0
+_POLL_S = 0.02
+
+
+class DaemonProcess:
+    """A daemon that goes by the TOML text `config`; its config file and log lie in `work`. Not thread-safe."""
+
+    def __init__(self, work: Path, config: str) -> None:
+        self._config = work / "hybridkv.toml"
+        self._config.write_text(config)
+        self._log = work / "daemon.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """None while it does not run."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> float:
+        """Start it and wait until it serves: seconds that took. Raises UnavailableError with what it said."""
+        began = time.monotonic()
+        command = [sys.executable, "-m", "hybridkv.service.cli", "serve", "--config", str(self._config)]
+        written = self._log.stat().st_size if self._log.exists() else 0
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=clean_environment())
+        while b"serving on" not in self._said(written):
+            if self._process.poll() is not None or time.monotonic() > began + START_S:
+                raise UnavailableError(f"the daemon did not start: {self.said()}")
+            time.sleep(_POLL_S)
+        return time.monotonic() - began
+
+    def has_ended(self) -> bool:
+        """Whether it ended although nobody stopped or killed it."""
+        return self._process is not None and self._process.poll() is not None
+
+    def kill(self) -> None:
+        """SIGKILL: it gets to do nothing more."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """SIGTERM, as an operator stops it: its exit code."""
+        return self._end(signal.SIGTERM)
+
+    def said(self) -> str:
+        """The end of its log."""
+        return self._said(0)[-4000:].decode(errors="replace")
+
+    def close(self) -> None:
+        """Leave no process behind. May be called again."""
+        self.kill()
+
+    def _end(self, number: signal.Signals) -> int:
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        process.send_signal(number)
+        try:
+            return process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+
+    def _said(self, after: int) -> bytes:
+        with self._log.open("rb") as log:
+            log.seek(after)
+            return log.read()
+
+
+def clean_environment() -> dict[str, str]:
+    """This process's environment without what would change the daemon's config."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("HYBRIDKV_")}

@@ -1,0 +1,106 @@
+"""SIGKILL of the daemon at every named point: the next one serves what was durable, nothing made up, and its books add up."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hybridkv.service.client import KV
+from hybridkv.tiers.keys import Keys
+from hybridkv.tiers.points import DAEMON_POINTS
+from hybridkv.tiers.states import Outcome
+from tests.service.crash.processes import Zygote, zygote
+from tests.service.crash.scenarios import AT_START, SCENARIOS, Play, leave_blocks_on_disk, spoil_a_manifest
+from tests.service.crash.stage import BLOCK_BYTES, CALL_S, Stage, staged, start
+
+KILLED = -9
+PARTS = 4
+"""The points are shared out to so many tests, each a line of daemons of its own, so that they can run side by side."""
+
+DEATHS: list[tuple[Play, str]] = [(play, name) for play, names in SCENARIOS.items() for name in names]
+
+
+def test_every_point_of_the_daemon_has_its_death() -> None:
+    named = {name.partition(":")[0] for _, name in DEATHS} | set(AT_START)
+    assert named == set(DAEMON_POINTS)
+
+
+@pytest.fixture(scope="module")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+    with zygote(tmp_path_factory.mktemp("logs")) as made:
+        yield made
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_daemon_killed_at_any_point_loses_nothing_durable_and_makes_nothing_up(
+    tmp_path: Path, nursery: Zygote, part: int
+) -> None:
+    left: Stage | None = None
+    for number, (play, name) in enumerate(DEATHS[part::PARTS]):
+        left = _one_life(tmp_path, nursery, number, play, name, left)
+    _one_life(tmp_path, nursery, len(DEATHS), None, "", left)
+
+
+def test_a_daemon_killed_at_any_point_of_its_start_serves_at_the_next(tmp_path: Path, nursery: Zygote) -> None:
+    left = _one_life(tmp_path, nursery, 0, leave_blocks_on_disk, "", None)
+    for name in AT_START[:-1]:
+        daemon = start(nursery, tmp_path, name, verify=True)
+        assert not daemon.serves(), f"{name} was never passed"
+        assert daemon.code() == KILLED, daemon.said()
+    left = _one_life(tmp_path, nursery, 1, leave_blocks_on_disk, "", left)
+    spoil_a_manifest(tmp_path / "disk")
+    daemon = start(nursery, tmp_path, AT_START[-1], verify=True)
+    assert not daemon.serves()
+    assert daemon.code() == KILLED
+    left.durable.clear()
+    _one_life(tmp_path, nursery, 2, None, "", left)
+
+
+def _one_life(
+    folder: Path, nursery: Zygote, number: int, play: Play | None, crash_at: str, left: Stage | None
+) -> Stage:
+    """One daemon: looks at what is `left`, then works until it dies at `crash_at`; what it leaves itself."""
+    daemon = start(nursery, folder, crash_at)
+    assert daemon.serves(), f"{crash_at} during the start: {daemon.said()}"
+    with staged(daemon, f"unix://{folder}/kv.sock", number) as stage:
+        if left is not None:
+            _look(stage, left)
+            stage.admin.clear()
+        assert stage.admin.check() == []
+        if play is not None:
+            play(stage)
+    if crash_at:
+        assert daemon.has_ended(CALL_S), f"{crash_at} was never passed"
+        assert daemon.code() == KILLED, f"{crash_at}: {daemon.said()}"
+    else:
+        assert daemon.kill() == KILLED
+    return stage
+
+
+def _look(stage: Stage, left: Stage) -> None:
+    """What the daemon before left: every block it promised is there, every block that is there is right."""
+    kv = stage.connect()
+    assert left.durable <= _readable(stage, kv, left.sealed)
+    assert not _found(kv, left.never)
+    assert stage.admin.check() == []
+
+
+def _readable(stage: Stage, kv: KV, keys: set[bytes]) -> set[bytes]:
+    """Those that can be read; they are what was sealed, and every one that a lookup finds is among them."""
+    found = _found(kv, keys)
+    if found:
+        wanted = Keys.of(found, kv.space.key_bytes)
+        out = np.zeros((len(wanted), BLOCK_BYTES), np.uint8)
+        states = kv.read(wanted, out, timeout_s=CALL_S)
+        assert (states == Outcome.HIT).all(), f"found, and not readable: {states.tolist()}"
+        assert np.array_equal(out, stage.blocks(wanted))
+    return set(found)
+
+
+def _found(kv: KV, keys: set[bytes]) -> list[bytes]:
+    if not keys:
+        return []
+    wanted = sorted(keys)
+    states = kv.lookup(Keys.of(wanted, kv.space.key_bytes)).states
+    return [key for key, state in zip(wanted, states.tolist(), strict=True) if state == Outcome.HIT]
