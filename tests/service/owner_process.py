@@ -1,4 +1,4 @@
-"""A worker process that holds what a worker can hold, by every client there is: `python -m tests.service.owner_process ADDRESS`.
+"""A worker process that holds all there is to hold, by every client: `python -m tests.service.owner_process ADDRESS`.
 
 It tells on stdout what it has done, a word a line, and does what it is told on stdin:
 

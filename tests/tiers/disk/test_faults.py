@@ -231,4 +231,3 @@ def test_a_write_cut_short_by_the_system_loses_nothing_acknowledged(kit: Kit) ->
     assert 3 <= int(stored) <= 9
     store = kit.store()
     assert {block.key for block in store.open()} == {n.to_bytes(8, "little") for n in range(int(stored))}
-
