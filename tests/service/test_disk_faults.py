@@ -251,7 +251,7 @@ def test_a_damaged_tree_may_end_the_daemon_and_the_next_start_serves_the_rest(tm
             (path,) = (tmp_path / "disk").glob(f"seg-*-{space.layout.block_bytes}/data.mdb")
             damage(path)
             with suppress(HybridKVError):  # that was the end of the daemon
-                assert served(address, space, timeout_s=2.0) <= BLOCKS
+                assert served(address, space, timeout_s=1.0) <= BLOCKS
         kill(second)
     with DaemonThread(make_config(tmp_path, **disk)) as third:
         assert [served(third.address, space) for space in spaces] == [0, 0, BLOCKS]
