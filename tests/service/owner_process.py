@@ -72,10 +72,10 @@ class Owner:
         return ",".join([self._sealed(self.slots, self._seal), self._sealed(self.async_slots, self._seal_async)])
 
     def _seal(self) -> list[int]:
-        return self.slots.seal().tolist()
+        return [int(outcome) for outcome in self.slots.seal()]
 
     def _seal_async(self) -> list[int]:
-        return self.loop.run_until_complete(self.async_slots.seal()).tolist()
+        return [int(outcome) for outcome in self.loop.run_until_complete(self.async_slots.seal())]
 
     @staticmethod
     def _sealed(slots: ReservedSlots, seal: Callable[[], list[int]]) -> str:

@@ -120,7 +120,7 @@ def test_a_lapsed_lease_on_the_source_of_a_copy_is_reported_and_its_slot_is_nobo
     assert put == BLOCKS - 2
     check_content(keys, np.stack(views))
     with pytest.raises(ExpiredError):
-        scene.host.release(scene.kv.session, lease.hold_id)  # type: ignore[arg-type]
+        scene.host.release(scene.kv.session, lease.hold_id)
     assert scene.put(scene.other, chain_of(scene.other, 2, first_token=20_000), "cpu") == 2
     assert scene.check(others) >= put - 2
     assert scene.kv.lookup(keys).tiers.tolist() != [Tier.CPU] * 2

@@ -77,7 +77,7 @@ def test_a_miss_costs_one_call_of_the_scheduler_and_none_of_the_worker(
 
 
 def calls_of(daemon: DaemonThread) -> Counter[str]:
-    calls: list[dict[str, Any]] = daemon.daemon.stats()["calls"]  # type: ignore[assignment]
+    calls: list[dict[str, Any]] = daemon.daemon.stats()["calls"]
     return Counter({call["method"]: call["count"] for call in calls if call["method"].startswith("KVCache.")})
 
 
