@@ -190,6 +190,29 @@ def test_a_device_that_answers_nothing_turns_the_store_off(
     kit.expect(store, kept, segments)
 
 
+def test_a_handle_that_went_stale_turns_the_store_off_and_figures_are_still_told(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a network file system whose server forgot the file."""
+    store = kit.store()
+    store.open()
+    blocks = kit.blocks(range(3))
+    segments = store.put(blocks)
+    stale = OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    def forgotten(fd: int) -> None:
+        raise stale
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", forgotten)
+        assert store.usage().live_blocks == 3
+        with pytest.raises(UnavailableError, match="Stale"):
+            store.put([kit.block(10)])
+        assert store.state is store.usage().state is DiskState.OFF
+    assert store.probe().state is DiskState.ON
+    kit.expect(store, blocks, segments)
+
+
 def test_a_directory_that_cannot_be_used_is_unavailable_and_open_may_be_tried_again(kit: Kit) -> None:
     kit.path.write_text("in the way")
     store = kit.store()
