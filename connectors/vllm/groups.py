@@ -1,5 +1,6 @@
 """The KV-cache groups of a model as this connector sees them, and what it does not serve."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,12 @@ def groups_of(kv_cache_config: Any, hash_tokens: int) -> tuple[Group, ...]:
     if not groups:
         raise FailedPreconditionError("hybridkv cannot serve this model: it has no KV cache")
     return groups
+
+
+def uncached(tokens: int, groups: Sequence[Group]) -> dict[str, int]:
+    """What of a request of so many tokens is in no full block, as counters: only full blocks have keys."""
+    block_tokens = min(group.block_tokens for group in groups)
+    return {"short_requests": int(tokens < block_tokens), "tail_tokens": tokens % block_tokens}
 
 
 def _group(index: int, group: Any, hash_tokens: int) -> Group:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hybridkv.connectors.vllm.door import Door, Doors
-from hybridkv.connectors.vllm.groups import Group
+from hybridkv.connectors.vllm.groups import Group, uncached
 from hybridkv.connectors.vllm.match import Presence, agreed_tokens
 from hybridkv.connectors.vllm.metadata import Handshake, Load, Report, Step, Store
 from hybridkv.connectors.vllm.requests import TrackedRequest
@@ -247,4 +247,5 @@ class SchedulerSide:
         found = self._requests.get(request.request_id)
         if found is None:
             found = self._requests[request.request_id] = TrackedRequest(request, self._groups)
+            self._counters.add(**uncached(request.num_tokens, self._groups))
         return found

@@ -10,6 +10,8 @@ COUNTERS: Final = {
     "hit_requests": "Requests of which a prefix was loaded",
     "hit_tokens": "Tokens whose KV was loaded instead of computed",
     "disk_hit_tokens": "Of these, tokens whose blocks had to come from disk first",
+    "short_requests": "Requests shorter than one block: nothing of them is ever stored",
+    "tail_tokens": "Tokens behind the last full block of a request, which are computed each time it comes",
     "loaded_blocks": "Blocks copied into the engine's cache",
     "loaded_bytes": "Their bytes",
     "load_failed_blocks": "Blocks that were to be loaded and had to be computed",

@@ -171,7 +171,9 @@ class Directory:
         self.blocks.insert(space.index, keys, rows, parents, BlockState.SEALED)
         self.blocks.checksum[rows] = np.array(checksums, np.uint64)
         self.blocks.checked[rows] = Checksum.VERIFIED
-        self.blocks.sealed_at[rows] = self.blocks.last_access[rows] = np.array(stored_at)
+        # A clock that was ahead when they were stored must not make them count as used until then.
+        times = np.minimum(np.array(stored_at), self.state.clock.now())
+        self.blocks.sealed_at[rows] = self.blocks.last_access[rows] = times
         disk.accept(space.block_bytes, rows)
         self.copies.place(rows, disk.index, np.array(segments, np.int64))
 

@@ -1,5 +1,6 @@
 """One store per directory: an exclusive flock that dies with its process."""
 
+import errno
 import fcntl
 import os
 import weakref
@@ -22,12 +23,14 @@ class DirectoryLock:
         _taken.add(self)
 
     def take(self) -> None:
-        """Take the lock and write our pid, or raise UnavailableError with the pid of whoever holds it."""
+        """Take the lock and write our pid, or raise UnavailableError with the pid of whoever holds it.
+
+        On a full disk the pid is left out: it is for whoever is refused, and what is stored can still be served.
+        """
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+            _write_pid(fd)
         except BlockingIOError:
             holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(fd)
@@ -51,6 +54,15 @@ class DirectoryLock:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+def _write_pid(fd: int) -> None:
+    try:
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
 
 
 _taken: "weakref.WeakSet[DirectoryLock]" = weakref.WeakSet()

@@ -120,7 +120,10 @@ class Segment:
     @property
     def physical_bytes(self) -> int:
         """What the file system holds for this segment, at least `file_bytes`."""
-        found = os.fstat(self.fd)
+        try:
+            found = os.fstat(self.fd)
+        except OSError:  # its device is gone; whoever reads or writes next finds out
+            return self.file_bytes + SEGMENT_OVERHEAD_BYTES
         return max(self.file_bytes, found.st_size, found.st_blocks * 512) + SEGMENT_OVERHEAD_BYTES
 
     @property

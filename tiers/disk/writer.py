@@ -135,8 +135,14 @@ class Writer:
         self._tally.add(blocks_deleted=freed)
 
     def _lacks_space(self, segment: Segment) -> bool:
-        """Whether the file system is (nearly) full: LMDB reports a write that was cut short as EIO, not ENOSPC."""
-        found = os.statvfs(segment.path)
+        """Whether the file system is (nearly) full: LMDB reports a write that was cut short as EIO, not ENOSPC.
+
+        A device that does not even tell its figures has more trouble than that.
+        """
+        try:
+            found = os.statvfs(segment.path)
+        except OSError:
+            return False
         return found.f_bavail * found.f_frsize < segment.sizes.largest_batch_cost
 
     def _full(self, sizes: Sizes, used: set[int]) -> DiskFullError:

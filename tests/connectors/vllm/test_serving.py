@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hybridkv.connectors.vllm.metadata import Handshake
 from hybridkv.connectors.vllm.transfer import HostTransfer
 from hybridkv.service.client.verbs import Request
 from hybridkv.service.facade import Host
+from hybridkv.service.in_thread import DaemonThread
 from tests.connectors.vllm.conftest import MakeEngine
 from tests.connectors.vllm.rig import BLOCK_TOKENS, LAYERS, FakeRequest, Output, full_group
 
@@ -86,6 +88,32 @@ def test_a_partial_hit_and_a_prompt_shorter_than_a_block(make_engine: MakeEngine
     other = PROMPT[: 5 * BLOCK_TOKENS + 2] + [7] * 40
     assert engine.serve(FakeRequest("b", other)) == 5 * BLOCK_TOKENS
     assert engine.serve(FakeRequest("c", PROMPT[: BLOCK_TOKENS - 1])) == 0
+
+
+def test_requests_without_a_full_block_and_tails_are_counted(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    for number, tokens in enumerate((BLOCK_TOKENS - 1, BLOCK_TOKENS, 2 * BLOCK_TOKENS + 3)):
+        engine.serve(FakeRequest(f"{number}", PROMPT[:tokens]))
+    taken = engine.counters.take()
+    assert (taken["short_requests"], taken["tail_tokens"]) == (1, BLOCK_TOKENS - 1 + 3)
+
+
+def test_a_miss_costs_one_call_of_the_scheduler_and_none_of_the_worker(
+    make_engine: MakeEngine, daemon: DaemonThread
+) -> None:
+    """What a request pays for a cache that has nothing of it, when nothing is stored either."""
+    engine, request = make_engine(), FakeRequest("a", PROMPT[: 4 * BLOCK_TOKENS])
+    engine.scheduler.matched(FakeRequest("b", list(range(900, 900 + BLOCK_TOKENS))), 0)  # attaches
+    before = calls_of(daemon)
+    assert engine.scheduler.matched(request, 0) == (0, False)
+    assert calls_of(daemon) - before == {"KVCache.Lookup": 1}
+    assert engine.scheduler.step(Output()).loads == []
+    assert calls_of(daemon) - before == {"KVCache.Lookup": 1}
+
+
+def calls_of(daemon: DaemonThread) -> Counter[str]:
+    calls: list[dict[str, Any]] = daemon.daemon.stats()["calls"]
+    return Counter({call["method"]: call["count"] for call in calls if call["method"].startswith("KVCache.")})
 
 
 def test_what_the_engine_has_itself_is_not_counted(make_engine: MakeEngine) -> None:
