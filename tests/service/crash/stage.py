@@ -11,6 +11,7 @@ from hybridkv.benchmarks.content import Content
 from hybridkv.service.admin_client import AdminClient
 from hybridkv.service.client import KV
 from hybridkv.service.client.link import Link
+from hybridkv.service.client.proofs import proofs
 from hybridkv.service.client.rpc import RpcDial
 from hybridkv.service.client.transport import Transport
 from hybridkv.tiers.errors import HybridKVError
@@ -128,7 +129,7 @@ class Stage:
         self.admin.update_config(changes)
 
     def _dial(self, space: Namespace) -> Callable[[float], Transport]:
-        dial = RpcDial(self.address, space, None)
+        dial = RpcDial(self.address, space, proofs())
 
         def dialled(timeout_s: float) -> Transport:
             if self.daemon.has_ended():
