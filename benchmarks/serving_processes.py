@@ -130,8 +130,10 @@ class DaemonProcess(Logged):
         tiers = f'[cpu]\ncapacity_bytes = "{cpu}"\n[disk]\npath = "{folder}/disk"\ncapacity_bytes = "{disk}"\n'
         self._config.write_text(f'[daemon]\nsocket = "{self.address}"\n{tiers}')
 
-    def start(self) -> None:
-        self.launch([sys.executable, "-m", "hybridkv.service.cli", "serve", "--config", self._config])
+    def start(self, *, cold: bool = False) -> None:
+        """`cold`: without the CPU tier of the one before."""
+        more = ["--cold"] if cold else []
+        self.launch([sys.executable, "-m", "hybridkv.service.cli", "serve", "--config", self._config, *more])
         wait_until("the daemon serves", self._serves)
 
     def stats(self) -> dict[str, Any]:

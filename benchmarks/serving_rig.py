@@ -101,19 +101,21 @@ class Rig:
         return self._hit(self._up[-1])
 
     def disk_hit(self) -> Lap:
-        """From disk, out of the page cache: the daemon that wrote it is gone, another has served since."""
+        """From disk, out of the page cache: the daemon that wrote it is gone, another began cold and has served since."""
         while len(self._stored) < 2:
             self.storing()
-        if not self._up or not self._below():
-            self.restarted()
+        if not self._below():
+            self._restart(cold=True)
+        if not self._up:
+            self._hit(self._below()[-1])
         return self._hit(self._below()[-1])
 
     def restarted(self) -> Lap:
-        """The first hit after the daemon was stopped and started."""
-        if not self._stored:
+        """The first hit after the daemon was stopped and started: it took the CPU tier over, and verifies what it serves."""
+        if not self._up:
             self.storing()
-        self._restart()
-        return self._hit(self._below()[-1])
+        self._restart(cold=False)
+        return self._hit(self._up[-1])
 
     def lmcache_hit(self) -> Lap:
         """It stores behind our back and tells nobody when: asked until it hits; the asking that hit counts. Its engine runs
@@ -147,11 +149,12 @@ class Rig:
         tokens: list[int] = random.integers(1000, 40000, PREFIX_TOKENS + REST_TOKENS).tolist()
         return tokens
 
-    def _restart(self) -> None:
+    def _restart(self, *, cold: bool) -> None:
         """Stop the daemon, which writes everything to disk, start another, wait until the engine is attached again."""
         self._daemon.stop()
-        self._daemon.start()
-        self._up.clear()
+        self._daemon.start(cold=cold)
+        if cold:
+            self._up.clear()
 
         def attached() -> bool:
             """Each half of the connector attaches again with its next call: a small prompt, stored, makes both call."""
