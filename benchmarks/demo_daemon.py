@@ -16,6 +16,7 @@ _POLL_S = 0.02
 _CONFIG = """\
 [daemon]
 socket = "{address}"
+warm_restart = false  # what is there after the kill is to come from the disk alone
 
 [gpu]
 devices = ["host:0"]

@@ -19,6 +19,7 @@ from hybridkv.tiers.extents import SlotUse
 from hybridkv.tiers.header_format import HEADER_DTYPE, HeaderLayout, tables
 from hybridkv.tiers.states import Tier
 from tests.migration.hosts import BLOCK, HIT, MISS, NEW, Rig, Worker, content, keys
+from tests.paging.rig import ELSEWHERE, LOST, READABLE, WRITABLE, Pages
 
 MakeHost = Callable[..., Rig]
 POOL = {"gpus": 0, "cpu_blocks": 32, "warm": True}
@@ -199,6 +200,36 @@ def test_copies_of_a_block_are_equal_or_one_goes(make_host: MakeHost, tmp_path: 
     assert new.where(1) == {"disk"}
     assert new.worker.read(range(2)) == [HIT, HIT]
     new.settle()
+
+
+def test_a_sequence_maps_what_is_verified(make_host: MakeHost, tmp_path: Path) -> None:
+    """To read it, to copy it before it writes, and when its pages are of several blocks."""
+    rig = make_host(**POOL)
+    rig.worker.write(range(6))
+    folder = image(rig, tmp_path / "image")
+    flip(folder, offset_of(rig, 5))
+    new = heir(make_host, folder, paging__page_blocks=2)
+    pages = Pages(new)
+    sequence = pages.open(6, range(6), page_blocks=1)
+    assert pages.states(sequence, range(6)) == [ELSEWHERE] * 6, "nothing is mapped unseen"
+    pages.read(sequence, {0: 0, 1: 1})
+    assert pages.write(sequence, {2: 102}) == [WRITABLE]
+    pages.read(sequence, {0: 0, 2: 102, 3: 3})
+    assert pages.fault(sequence, [4, 5]).states.tolist() == [READABLE, LOST]
+    pages.close(sequence)
+    assert new.worker.read(range(6)) == [HIT] * 5 + [MISS]
+    new.settle()
+
+
+def test_private_blocks_of_sequences_do_not_come_back(make_host: MakeHost, tmp_path: Path) -> None:
+    rig = make_host(**POOL)
+    pages = Pages(rig)
+    sequence = pages.open(2)
+    pages.write(sequence, {0: 1, 1: 2})
+    pages.fork(sequence)
+    rig.worker.put([9])
+    new = heir(make_host, image(rig, tmp_path / "image"))
+    assert (taken(new)["blocks"], taken(new)["dropped"]) == (1, {"private": 2})
 
 
 # ------------------------------------------------------------------------------------------------ what was not
