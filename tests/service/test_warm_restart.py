@@ -4,7 +4,8 @@ import logging
 import signal
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,20 @@ from tests.service.test_serve import WAIT_S, arguments, serving
 from tests.service.wire import Stream, key, wired
 
 HIT, MISS = int(Outcome.HIT), int(Outcome.MISS)
-NO_DISK = {"disk__path": ""}
 
 
 @pytest.fixture
 def space() -> Namespace:
     return make_space()
+
+
+@contextmanager
+def daemon(
+    folder: Path, *, crash_at: str = "", flags: Sequence[str] = (), version: str = "", **values: str
+) -> Iterator[tuple["subprocess.Popen[str]", str, float]]:
+    """`serving` without a disk tier: what is there after a restart was in memory."""
+    with serving(folder, None, crash_at, flags=flags, version=version, disk__path="", **values) as running:
+        yield running
 
 
 def read(kv: KV, keys: Keys) -> list[int]:
@@ -83,7 +92,7 @@ def end(process: "subprocess.Popen[str]", how: signal.Signals = signal.SIGKILL) 
 
 
 def test_blocks_outlive_a_killed_daemon_and_a_changed_byte_is_a_miss(tmp_path: Path, space: Namespace) -> None:
-    with serving(tmp_path, **NO_DISK) as (first, address, _):
+    with daemon(tmp_path) as (first, address, _):
         kv = connect(address, space, timeout_s=20.0)
         keys = chain_of(kv, 6)
         store(kv, keys)
@@ -92,7 +101,7 @@ def test_blocks_outlive_a_killed_daemon_and_a_changed_byte_is_a_miss(tmp_path: P
     raw = np.memmap(region(tmp_path, "cpu"), np.uint8, "r+")
     raw[at + 17] ^= 0x10
     del raw
-    with serving(tmp_path, **NO_DISK) as (_, address, _):
+    with daemon(tmp_path) as (_, address, _):
         assert (takeover(address)["outcome"], takeover(address)["blocks"]) == ("taken", 6)
         assert read(kv, keys) == [HIT, HIT, HIT, MISS, HIT, HIT]
         assert kv.epoch_changes == 1
@@ -105,7 +114,7 @@ def test_a_clean_stop_leaves_the_tier_cold_discards_it_and_discard_frees_it(
     tmp_path: Path, space: Namespace, caplog: pytest.LogCaptureFixture
 ) -> None:
     for flags, outcome, states in (((), "nothing", MISS), ((), "taken", HIT), (("--cold",), "cold", MISS)):
-        with serving(tmp_path, flags=flags, **NO_DISK) as (process, address, _):
+        with daemon(tmp_path, flags=flags) as (process, address, _):
             assert takeover(address)["outcome"] == outcome
             with connect(address, space) as kv:
                 keys = chain_of(kv, 3)
@@ -115,21 +124,21 @@ def test_a_clean_stop_leaves_the_tier_cold_discards_it_and_discard_frees_it(
             assert process.returncode == 0
     assert region(tmp_path, "cpu").stat().st_blocks > 0
     caplog.set_level(logging.INFO)
-    freed = CliRunner().invoke(app, ["discard", *arguments(tmp_path, **NO_DISK)])
+    freed = CliRunner().invoke(app, ["discard", *arguments(tmp_path, disk__path="")])
     assert (freed.exit_code, freed.output[:6]) == (0, "freed ")
     assert not list(tmp_path.glob("hybridkv-*"))
 
 
 def test_a_living_worker_keeps_its_slots_until_it_lets_go_of_them(tmp_path: Path, space: Namespace) -> None:
     """This process is the worker: it holds a writable view of a reserved slot over the daemon's death."""
-    with serving(tmp_path, **NO_DISK) as (first, address, _):
+    with daemon(tmp_path) as (first, address, _):
         kv = connect(address, space, timeout_s=20.0)
         keys = chain_of(kv, 3)
         store(kv, keys)
         reservation = kv.reserve(chain_of(kv, 2, first_token=9000))
         view = reservation.array(0)
         end(first)
-    with serving(tmp_path, **NO_DISK) as (_, address, _):
+    with daemon(tmp_path) as (_, address, _):
         assert read(kv, keys) == [HIT] * 3
         assert takeover(address)["frozen_slots_now"] == 2
         others = chain_of(kv, 120, first_token=100_000)
@@ -144,19 +153,19 @@ def test_a_living_worker_keeps_its_slots_until_it_lets_go_of_them(tmp_path: Path
 
 
 def test_an_upgrade_keeps_the_cache_and_neighbours_work_together(tmp_path: Path, space: Namespace) -> None:
-    with serving(tmp_path, **NO_DISK) as (process, address, _):
+    with daemon(tmp_path) as (process, address, _):
         kv = connect(address, space, timeout_s=20.0)
         keys = chain_of(kv, 3)
         store(kv, keys)
         end(process, signal.SIGTERM)
-    with serving(tmp_path, version="0.2.0", **NO_DISK) as (process, address, _):
+    with daemon(tmp_path, version="0.2.0") as (process, address, _):
         assert takeover(address)["outcome"] == "taken"
         assert read(kv, keys) == [HIT] * 3
         kv.close()
         with AdminClient(address) as admin:
             assert admin.stats()["version"] == "0.2.0"
         end(process)
-    with serving(tmp_path, version="0.3.0", **NO_DISK) as (_, address, _):
+    with daemon(tmp_path, version="0.3.0") as (_, address, _):
         assert takeover(address)["outcome"] == "taken"
         with pytest.raises(FailedPreconditionError) as refused:
             connect(address, space)
@@ -168,12 +177,12 @@ def test_an_upgrade_keeps_the_cache_and_neighbours_work_together(tmp_path: Path,
 
 def test_a_second_daemon_touches_nothing_of_the_first(tmp_path: Path, space: Namespace) -> None:
     """And where the config says so, nothing is left of it."""
-    with serving(tmp_path, daemon__warm_restart="false", **NO_DISK) as (process, address, _):
+    with daemon(tmp_path, daemon__warm_restart="false") as (process, address, _):
         kv = connect(address, space)
         keys = chain_of(kv, 3)
         store(kv, keys)
         for command in (["serve", "--cold"], ["discard"]):
-            refused = CliRunner().invoke(app, [*command, *arguments(tmp_path, **NO_DISK)])
+            refused = CliRunner().invoke(app, [*command, *arguments(tmp_path, disk__path="")])
             assert refused.exit_code == 2
             assert f"pid {process.pid}" in refused.output
         assert read(kv, keys) == [HIT] * 3
@@ -184,7 +193,7 @@ def test_a_second_daemon_touches_nothing_of_the_first(tmp_path: Path, space: Nam
 
 def test_a_daemon_killed_while_it_takes_over_is_followed_by_one_that_does(tmp_path: Path, space: Namespace) -> None:
     """At one of the points; `tests/migration/test_takeover.py` goes through them all."""
-    with serving(tmp_path, **NO_DISK) as (first, address, _):
+    with daemon(tmp_path) as (first, address, _):
         kv = connect(address, space, timeout_s=20.0)
         keys = chain_of(kv, 4)
         store(kv, keys)
@@ -192,10 +201,10 @@ def test_a_daemon_killed_while_it_takes_over_is_followed_by_one_that_does(tmp_pa
         end(first)
     with (
         pytest.raises(AssertionError, match="did not serve"),
-        serving(tmp_path, crash_at="takeover.adopted", **NO_DISK),
+        daemon(tmp_path, crash_at="takeover.adopted"),
     ):
         pass
-    with serving(tmp_path, **NO_DISK) as (_, address, _):
+    with daemon(tmp_path) as (_, address, _):
         assert (takeover(address)["blocks"], takeover(address)["frozen_slots"]) == (4, 1)
         assert read(kv, keys) == [HIT] * 4
         del reservation
@@ -235,7 +244,7 @@ def test_the_client_looks_as_well() -> None:
 def test_fields_of_a_later_version_are_passed_over(tmp_path: Path, space: Namespace) -> None:
     """A newer client's messages have fields that this daemon does not know; an older one's lack some."""
     unknown = b"\xfa\x3e\x03new"  # field 1007, of a later version
-    with DaemonThread(make_config(tmp_path)) as daemon, wired(daemon.address) as wire:
+    with DaemonThread(make_config(tmp_path)) as running, wired(running.address) as wire:
         later = pb.AttachRequest.FromString(pb.AttachRequest(client_version="0.2.0").SerializeToString() + unknown)
         later.space.CopyFrom(namespace_to_wire(space))
         stream = Stream(wire, later)
