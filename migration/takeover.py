@@ -160,6 +160,7 @@ class TakeOver:
             session.slots = survey.touched_at[its | survey.shared].tolist()
         theirs = owned | (survey.shared if living else np.zeros(len(owned), np.bool_))
         places = survey.touched_at[theirs]
+        living = self._with_slots(living)
         free = np.fromiter((table.use_of(place) is SlotUse.FREE for place in places.tolist()), np.bool_, len(places))
         table.take_at(places[free], np.full(int(free.sum()), NO_ROW, np.int64), SlotUse.QUARANTINED)
         self._frozen.freeze(living)
@@ -170,6 +171,13 @@ class TakeOver:
         for entry in np.setdiff1d(survey.sessions, [*self._frozen.entries]).tolist():
             headers.clear_session(entry)
         return living
+
+    def _with_slots(self, living: list[FrozenSession]) -> list[FrozenSession]:
+        """Who holds nothing can touch nothing; the others are let go of."""
+        for session in living:
+            for watch in () if session.slots else session.watches.values():
+                watch.close()
+        return [session for session in living if session.slots]
 
     def _living(self) -> list[FrozenSession]:
         """Sessions of before with a process that lives. Processes without a pid here hold nothing (see `Survey`)."""

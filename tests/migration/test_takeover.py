@@ -463,7 +463,10 @@ def test_a_kill_during_the_takeover_is_safe(
     rig.worker.put([9], sums=False)
     worker = mapping_worker(rig, process.pid)
     worker.reserved([20, 21])
-    view = worker.hold([3])
+    worker.hold([3])
+    rig.worker.put([10])
+    worker.hold([10])
+    rig.host.remove(worker.session, keys([10]))
     folder = image(rig, tmp_path / "first")
     second = tmp_path / "second"
 
@@ -475,10 +478,9 @@ def test_a_kill_during_the_takeover_is_safe(
         heir(make_host, folder)
     new = heir(make_host, second)
     assert taken(new)["blocks"] == 4
-    assert (taken(new)["frozen_slots"], taken(new)["frozen_sessions"]) == (3, 1)
-    assert new.worker.read([0, 1, 2, 3, 9]) == [HIT] * 4 + [MISS]
+    assert (taken(new)["frozen_slots"], taken(new)["frozen_sessions"]) == (4, 1)
+    assert new.worker.read([0, 1, 2, 3, 9, 10]) == [HIT] * 4 + [MISS] * 2
     new.settle()
-    worker.release(view.lease)
 
 
 # ------------------------------------------------------------------------------------------------ who may still touch what
