@@ -86,8 +86,8 @@ def _start_ours(stack: ExitStack, folder: Path) -> Command:
     config = folder / "hybridkv.toml"
     address = f"unix://{folder}/kv.sock"
     config.write_text(
-        f'[daemon]\nsocket = "{address}"\n[cpu]\ncapacity_bytes = {CAPACITY_BYTES}\nhigh_watermark = 1.0\n'
-        "low_watermark = 1.0\n"
+        f'[daemon]\nsocket = "{address}"\nwarm_restart = false\n[cpu]\ncapacity_bytes = {CAPACITY_BYTES}\n'
+        "high_watermark = 1.0\nlow_watermark = 1.0\n"
     )
     serve = [sys.executable, "-m", "hybridkv.service.cli", "serve", "--config", str(config)]
     _server(stack, serve, folder / "server.log", says="serving on")

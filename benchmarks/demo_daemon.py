@@ -6,6 +6,7 @@ from hybridkv.benchmarks.demo_setup import LANE_SLOTS, Places, Sizes
 _CONFIG = """\
 [daemon]
 socket = "{address}"
+warm_restart = false  # what is there after the kill is to come from the disk alone
 
 [gpu]
 devices = ["host:0"]

@@ -109,34 +109,35 @@ class TakeOver:
         if not len(found):
             return
         space = self._directory.add_space_by(fingerprint, size, width)
-        self._adopt(space, self._without_conflicts(space, found))
-
-    def _without_conflicts(self, space: Space, found: Heirlooms) -> Heirlooms:
-        """The disk may have another block of the key, of before the last one was sealed. It is durable, so it stays."""
-        blocks = self._directory.blocks
-        rows = blocks.find(space.index, found.keys())
-        differs = (rows != NO_ROW) & (blocks.checksum[rows] != found.checksums)
-        self._drop(found.indices[differs], "other_on_disk")
-        return found.chosen(np.flatnonzero(~differs))
+        self._adopt(space, found)
 
     def _adopt(self, space: Space, found: Heirlooms) -> None:
-        if not len(found):
-            return
-        blocks, now = self._directory.blocks, self._directory.state.clock.now()
-        rows = blocks.find(space.index, found.keys())
-        new = np.flatnonzero(rows == NO_ROW)
-        rows[new] = blocks.allocate(len(new))
-        fresh = found.chosen(new)
-        blocks.insert(space.index, fresh.keys(), rows[new], fresh.parents(), BlockState.SEALED)
-        blocks.checksum[rows[new]] = fresh.checksums
-        blocks.checked[rows[new]] = Checksum.CLAIMED
-        blocks.sealed_at[rows[new]] = _times(fresh.read("sealed_at"), now)
-        blocks.accesses[rows] = np.nan_to_num(found.read("access_count"), nan=0.0, posinf=0.0).clip(0, 1e9)
-        blocks.last_access[rows] = np.maximum(blocks.last_access[rows], _times(found.read("last_access_at"), now))
-        order = np.argsort(blocks.last_access[rows], kind="stable")
-        self._directory.copies.adopt(rows[order], self._book.index, found.offsets[order])
+        blocks = self._directory.blocks
+        rows = blocks.find(space.index, found.packed_keys())
+        # The disk may have another block of the key, of before the last one was sealed. It is durable, so it stays.
+        differs = (rows != NO_ROW) & (blocks.checksum[rows] != found.checksums)
+        self._drop(found.indices[differs], "other_on_disk")
+        found, rows = found.chosen(np.flatnonzero(~differs)), rows[~differs]
+        self._insert(space, found, rows)
+        now = self._directory.state.clock.now()
+        blocks.accesses[rows] = np.nan_to_num(found.access_count, nan=0.0, posinf=0.0).clip(0, 1e9)
+        blocks.last_access[rows] = np.maximum(blocks.last_access[rows], _times(found.last_access_at, now))
+        if len(rows):
+            order = np.argsort(blocks.last_access[rows], kind="stable")
+            self._directory.copies.adopt(rows[order], self._book.index, found.offsets[order])
         self._blocks += len(found)
         self._bytes += len(found) * space.block_bytes
+
+    def _insert(self, space: Space, found: Heirlooms, rows: Rows) -> None:
+        """Rows for those that have none, written into `rows`."""
+        blocks, now = self._directory.blocks, self._directory.state.clock.now()
+        new = np.flatnonzero(rows == NO_ROW)
+        rows[new] = fresh = blocks.allocate(len(new))
+        found = found.chosen(new)
+        blocks.insert(space.index, found.packed_keys(), fresh, found.packed_parents(), BlockState.SEALED)
+        blocks.checksum[fresh] = found.checksums
+        blocks.checked[fresh] = Checksum.CLAIMED
+        blocks.sealed_at[fresh] = _times(found.sealed_at, now)
 
     def _order(self) -> None:
         """Namespaces came one after the other; the policy's order is by time over all of them."""
@@ -159,6 +160,7 @@ class TakeOver:
             session.slots = survey.touched_at[its | survey.shared].tolist()
         theirs = owned | (survey.shared if living else np.zeros(len(owned), np.bool_))
         places = survey.touched_at[theirs]
+        living = self._with_slots(living)
         free = np.fromiter((table.use_of(place) is SlotUse.FREE for place in places.tolist()), np.bool_, len(places))
         self._book.freeze(places[free])
         self._frozen.freeze(living)
@@ -169,6 +171,13 @@ class TakeOver:
         for entry in np.setdiff1d(survey.sessions, [*self._frozen.entries]).tolist():
             headers.clear_session(entry)
         return living
+
+    def _with_slots(self, living: list[FrozenSession]) -> list[FrozenSession]:
+        """Who holds nothing can touch nothing; the others are let go of."""
+        for session in living:
+            for watch in () if session.slots else session.watches.values():
+                watch.close()
+        return [session for session in living if session.slots]
 
     def _living(self) -> list[FrozenSession]:
         """Sessions of before with a process that lives. Processes without a pid here hold nothing (see `Survey`)."""

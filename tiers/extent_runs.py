@@ -110,8 +110,8 @@ class ExtentRuns(ABC):
             extent = self._extents[extents[0]]
             return [(extent, (offsets - extent.first) // extent.size, np.arange(len(offsets)))]
         groups = []
-        for number in sorted(set(extents.tolist())):
-            extent = self._extents[number]
-            where = np.flatnonzero(extents == number)
+        order = np.argsort(extents, kind="stable")
+        for where in np.split(order, np.flatnonzero(np.diff(extents[order])) + 1) if len(order) else ():
+            extent = self._extents[extents[where[0]]]
             groups.append((extent, (offsets[where] - extent.first) // extent.size, where))
         return groups

@@ -33,7 +33,8 @@ class Daemon:
         self.shm = shm
         self._log = folder / "daemon.log"
         self._config = folder / "hybridkv.toml"
-        lines = ["[daemon]", f'socket = "{self.address}"', "[cpu]", f'capacity_bytes = "{cpu}"', f'shm_dir = "{shm}"']
+        lines = ["[daemon]", f'socket = "{self.address}"', "warm_restart = false"]
+        lines += ["[cpu]", f'capacity_bytes = "{cpu}"', f'shm_dir = "{shm}"']
         if disk is not None:
             lines += ["[disk]", f'path = "{folder}/disk"', f'capacity_bytes = "{disk}"']
         self._config.write_text("\n".join(lines) + "\n")

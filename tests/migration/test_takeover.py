@@ -19,6 +19,7 @@ from hybridkv.tiers.extents import SlotUse
 from hybridkv.tiers.header_format import HEADER_DTYPE, HeaderLayout, tables
 from hybridkv.tiers.states import Tier
 from tests.migration.hosts import BLOCK, HIT, MISS, NEW, Rig, Worker, content, keys
+from tests.paging.rig import ELSEWHERE, LOST, READABLE, WRITABLE, Pages
 
 MakeHost = Callable[..., Rig]
 POOL = {"gpus": 0, "cpu_blocks": 32, "warm": True}
@@ -199,6 +200,36 @@ def test_copies_of_a_block_are_equal_or_one_goes(make_host: MakeHost, tmp_path: 
     assert new.where(1) == {"disk"}
     assert new.worker.read(range(2)) == [HIT, HIT]
     new.settle()
+
+
+def test_a_sequence_maps_what_is_verified(make_host: MakeHost, tmp_path: Path) -> None:
+    """To read it, to copy it before it writes, and when its pages are of several blocks."""
+    rig = make_host(**POOL)
+    rig.worker.write(range(6))
+    folder = image(rig, tmp_path / "image")
+    flip(folder, offset_of(rig, 5))
+    new = heir(make_host, folder, paging__page_blocks=2)
+    pages = Pages(new)
+    sequence = pages.open(6, range(6), page_blocks=1)
+    assert pages.states(sequence, range(6)) == [ELSEWHERE] * 6, "nothing is mapped unseen"
+    pages.read(sequence, {0: 0, 1: 1})
+    assert pages.write(sequence, {2: 102}) == [WRITABLE]
+    pages.read(sequence, {0: 0, 2: 102, 3: 3})
+    assert pages.fault(sequence, [4, 5]).states.tolist() == [READABLE, LOST]
+    pages.close(sequence)
+    assert new.worker.read(range(6)) == [HIT] * 5 + [MISS]
+    new.settle()
+
+
+def test_private_blocks_of_sequences_do_not_come_back(make_host: MakeHost, tmp_path: Path) -> None:
+    rig = make_host(**POOL)
+    pages = Pages(rig)
+    sequence = pages.open(2)
+    pages.write(sequence, {0: 1, 1: 2})
+    pages.fork(sequence)
+    rig.worker.put([9])
+    new = heir(make_host, image(rig, tmp_path / "image"))
+    assert (taken(new)["blocks"], taken(new)["dropped"]) == (1, {"private": 2})
 
 
 # ------------------------------------------------------------------------------------------------ what was not
@@ -432,7 +463,10 @@ def test_a_kill_during_the_takeover_is_safe(
     rig.worker.put([9], sums=False)
     worker = mapping_worker(rig, process.pid)
     worker.reserved([20, 21])
-    view = worker.hold([3])
+    worker.hold([3])
+    rig.worker.put([10])
+    worker.hold([10])
+    rig.host.remove(worker.session, keys([10]))
     folder = image(rig, tmp_path / "first")
     second = tmp_path / "second"
 
@@ -444,10 +478,9 @@ def test_a_kill_during_the_takeover_is_safe(
         heir(make_host, folder)
     new = heir(make_host, second)
     assert taken(new)["blocks"] == 4
-    assert (taken(new)["frozen_slots"], taken(new)["frozen_sessions"]) == (3, 1)
-    assert new.worker.read([0, 1, 2, 3, 9]) == [HIT] * 4 + [MISS]
+    assert (taken(new)["frozen_slots"], taken(new)["frozen_sessions"]) == (4, 1)
+    assert new.worker.read([0, 1, 2, 3, 9, 10]) == [HIT] * 4 + [MISS] * 2
     new.settle()
-    worker.release(view.lease)
 
 
 # ------------------------------------------------------------------------------------------------ who may still touch what

@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from hybridkv.tiers.states import Outcome, ReserveOutcome
 from tests.service.wire import read, wired, write
 
 WAIT_S = 30.0
+AS_VERSION = "import hybridkv.version as v; v.__version__ = '{version}'; from hybridkv.service.cli import main; main()"
 READY = re.compile(r"serving on (\S+) after ([0-9.]+) s")
 
 
@@ -37,10 +38,18 @@ def environment() -> dict[str, str]:
 
 @contextmanager
 def serving(
-    folder: Path, config: Path | None = None, crash_at: str = "", **values: str
+    folder: Path,
+    config: Path | None = None,
+    crash_at: str = "",
+    *,
+    flags: Sequence[str] = (),
+    version: str = "",
+    **values: str,
 ) -> Iterator[tuple["subprocess.Popen[str]", str, float]]:
-    """A daemon process, its address, and what it says it took to serve. `crash_at`: see `tiers/points.py`."""
-    command = [sys.executable, "-m", "hybridkv.service.cli", "serve", *arguments(folder, **values)]
+    """A daemon process, its address, and what it says it took to serve. `crash_at`: see `tiers/points.py`; `version`: that it
+    believes to have."""
+    started = ["-c", AS_VERSION.format(version=version)] if version else ["-m", "hybridkv.service.cli"]
+    command = [sys.executable, *started, "serve", *arguments(folder, **values), *flags]
     if config is not None:
         command += ["--config", str(config)]
     known = environment() | ({"HYBRIDKV_CRASH_AT": crash_at} if crash_at else {})
