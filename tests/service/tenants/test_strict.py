@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -115,7 +116,7 @@ def wire(rig: Rig) -> Iterator[Wire]:
         yield connected
 
 
-def attach(wire: Wire, name: str) -> "tuple[grpc.Call, int]":
+def attach(wire: Wire, name: str) -> tuple[Any, int]:
     first = pb.AttachRequest(space=namespace_to_wire(make_space()))
     call = wire.session.Attach(_held_open(first), metadata=bearer(name), timeout=30.0)
     return call, int(next(call).session)
