@@ -146,7 +146,7 @@ class Reclaim:
         same = (drops == drops[0]) & (sizes == sizes[0])
         run = rows[: int(np.argmin(same)) if not same.all() else len(rows)]
         below = self.below(pool)
-        if drops[0] or below is None:
+        if drops[0] or below is None or self._directory.state.quotas is None:
             return run, "drop" if drops[0] else "demote"
         fits = np.isin(run, self._directory.fitting(run, below))
         if not fits[0]:
