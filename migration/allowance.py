@@ -43,22 +43,30 @@ class Allowance:
         short = self.short(pool, space, count)
         if not short:
             return True
-        quotas, book = self._quotas, self._directory.books[pool]
-        if quotas is None or not isinstance(book, MappedBook):
+        if not isinstance(self._directory.books[pool], MappedBook):
             return False
+        size, started = self._directory.state.spaces[space].block_bytes, 0
+        while (missing := self.short(pool, space, count) - self._leaving_bytes(pool, space) // size) > 0:
+            freed, started = self._lower(pool, self._victims(pool, space, missing), Reason.QUOTA, Priority.DEMAND)
+            if started or not freed:
+                break
+        return started > 0 or self.short(pool, space, count) < short or self.coming(pool, space)
+
+    def _victims(self, pool: int, space: int, want: int) -> list[int]:
+        """The tenant's coldest, of any size, as far as their blocks stay somewhere."""
+        quotas, blocks = self._quotas, self._directory.blocks
+        assert quotas is not None
         account = quotas.of_space(space)
-        missing = short - self._coming(pool, account, self._directory.state.spaces[space].block_bytes)
-        if missing <= 0:
-            return True
-        blocks = self._directory.blocks
         victims = self._directory.choice.victims(
-            pool, None, missing, Priority.DEMAND, lambda rows: quotas.of_spaces(blocks.namespace[rows]) == account
+            pool, None, want, Priority.DEMAND, lambda rows: quotas.of_spaces(blocks.namespace[rows]) == account
         )
         rows = np.array(victims, np.int64)
         keeps = self._keeps(pool, rows)
-        rows = rows if keeps.all() else rows[: int(np.argmin(keeps))]
-        freed, started = self._lower(pool, rows.tolist(), Reason.QUOTA, Priority.DEMAND)
-        return freed + started > 0 or missing < short
+        return victims if keeps.all() else victims[: int(np.argmin(keeps))]
+
+    def coming(self, pool: int, space: int) -> bool:
+        """Whether transfers in flight take something of the tenant's out of the pool."""
+        return self._leaving_bytes(pool, space) > 0
 
     def made(self, pool: int, space: int, count: int) -> tuple[bool, int]:
         """(Something is under way, or was freed, that gives quota back; of `count`, how many find none now)."""
@@ -67,16 +75,16 @@ class Allowance:
             return False, 0
         return self.make(pool, space, count), self.short(pool, space, count)
 
-    def _coming(self, pool: int, account: int, size: int) -> int:
-        """Copies of `size` that fit the quota once transfers in flight have taken the tenant's others away."""
+    def _leaving_bytes(self, pool: int, space: int) -> int:
         quotas = self._quotas
-        assert quotas is not None
-        leaving = sum(
+        if quotas is None:
+            return 0
+        account = quotas.of_space(space)
+        return sum(
             t.size
             for t in self._directory.state.transfers.values()
             if t.source == pool and t.demotes and t.target != pool and quotas.of_space(t.space) == account
         )
-        return leaving // size
 
     def refusal(self, pool: int, space: int, count: int) -> ResourceExhaustedError | None:
         """What to answer where no room was found for `count` blocks: the quota's name and figures, when it is that."""

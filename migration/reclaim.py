@@ -124,6 +124,8 @@ class Reclaim:
                 rows = rows[len(run) :]
                 continue
             if kind == "barred":
+                if self._quota_below_is_free(pool, run):
+                    continue
                 gone, coming = self._without_quota_below(pool, run, reason)
                 freed, started = freed + gone, started + coming
                 rows = rows[len(run) :] if gone else self._of_others(rows, run)
@@ -147,7 +149,7 @@ class Reclaim:
         same = (drops == drops[0]) & (sizes == sizes[0])
         run = rows[: int(np.argmin(same)) if not same.all() else len(rows)]
         below = self.below(pool)
-        if drops[0] or below is None:
+        if drops[0] or below is None or self._directory.state.quotas is None:
             return run, "drop" if drops[0] else "demote"
         fits = np.isin(run, self._directory.fitting(run, below))
         if not fits[0]:
@@ -155,13 +157,21 @@ class Reclaim:
             return run[: int(np.argmin(barred)) if not barred.all() else len(run)], "barred"
         return run[: int(np.argmin(fits)) if not fits.all() else len(run)], "demote"
 
+    def _quota_below_is_free(self, pool: int, run: Rows) -> bool:
+        """Their tenant's other blocks below have gone further down, or begun to: whether the first finds quota by that."""
+        below = self.below(pool)
+        if below is None:
+            return False
+        self.allowance.make(below, int(self._directory.blocks.namespace[run[0]]), len(run))
+        return len(self._directory.fitting(run[:1], below)) > 0
+
     def _without_quota_below(self, pool: int, run: Rows, reason: Reason) -> tuple[int, int]:
         """Blocks of one namespace have to leave the pool, and their tenant may have no more below: (freed now, on their way).
 
-        Quota below comes when its own blocks there go further down; else they are evicted, unless they may stay here."""
+        Those on their way out below are waited for; else these are evicted, unless they may stay here."""
         below = self.below(pool)
         space = int(self._directory.blocks.namespace[run[0]])
-        if below is not None and self.allowance.make(below, space, len(run)):
+        if below is not None and self.allowance.coming(below, space):
             return 0, 1
         return (0 if reason in _KEEP_THE_LAST else self._drop(pool, run, Reason.QUOTA)), 0
 

@@ -5,6 +5,7 @@ Thread-safe. `drain`, `clear`, `check` and `close` may take milliseconds and mor
 
 import hashlib
 import secrets
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -187,9 +188,9 @@ class HostBase:
         """What one tenant may know: its own figures, and no other's."""
         return tenant_stats(self, tenant)
 
-    def holds_of(self, tenant: str) -> int:
-        """Leases and reservations of all sessions of a tenant. Under the directory's lock."""
-        return self._sessions.holds_of(tenant)
+    def holds_by_owner(self) -> Counter[str]:
+        """Leases and reservations of each tenant. Under the directory's lock."""
+        return self._sessions.holds_by_owner()
 
     @property
     def session_count(self) -> int:

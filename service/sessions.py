@@ -3,6 +3,7 @@
 import hmac
 import os
 import secrets
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -373,21 +374,20 @@ class SessionBook:
         tenant = None if record is None or record.owner is None else self._config.tenants.get(record.owner)
         if record is None or tenant is None or tenant.leases_count is None:
             return
-        held = self.holds_of(record.owner or "")
+        held = self.holds_by_owner()[record.owner or ""]
         if held >= tenant.leases_count:
             raise ResourceExhaustedError(
                 f"quota {record.owner}.leases_count",
                 f"{held} leases and reservations of {tenant.leases_count} are there",
             )
 
-    def holds_of(self, owner: str) -> int:
-        """Leases and reservations of all sessions of a tenant. Under the lock."""
-        sessions = self._directory.state.ledger.sessions
-        return sum(
-            len(sessions[number].holds)
-            for number, record in self._records.items()
-            if record.owner == owner and number in sessions
-        )
+    def holds_by_owner(self) -> Counter[str]:
+        """Leases and reservations of all sessions of each tenant. Under the lock."""
+        sessions, held = self._directory.state.ledger.sessions, Counter[str]()
+        for number, record in self._records.items():
+            if record.owner is not None and number in sessions:
+                held[record.owner] += len(sessions[number].holds)
+        return held
 
     def target(self, tier: Tier | None, device: int | None) -> int:
         """The pool a prefetch goes to."""

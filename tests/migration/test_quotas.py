@@ -203,6 +203,21 @@ def test_the_quota_of_the_gpu_tier_counts_over_all_devices(make: Make) -> None:
     assert all(rig.where(number, a) for number in range(5))
 
 
+def test_blocks_at_their_quota_are_relocated_for_anothers_layout(make: Make) -> None:
+    """Within a tier nothing more is used when a block changes its slot, though for a moment it has two."""
+    rig = make(tenants__a__cpu_bytes=32 * BLOCK)
+    a = attach(rig, "a")
+    a.put(range(32))
+    rig.host.remove(a.session, keys([20, 30]))
+    rig.host.update_config({"tenants.a.cpu_bytes": 30 * BLOCK})
+    b = Worker(rig, rig.host.attach(rig.space(2 * BLOCK), pid=os.getpid(), in_process=True, owner="b"))
+    assert b.write([500]) == [NEW]
+    rig.settle()
+    assert rig.moves(source="cpu", target="cpu", reason="recarve") == {"done": 1}
+    assert rig.moves()["evicted"] == 0
+    assert used(rig, "a", Tier.CPU) == 30 * BLOCK
+
+
 # ------------------------------------------------------------------------------------------------ leases, changes
 
 

@@ -61,10 +61,11 @@ class Quotas:
     def fits(self, tier: Tier, accounts: Accounts, nbytes: int) -> NDArray[np.bool_]:
         """Of copies of `nbytes` each, which find their tenant's quota when they come in this order. bool [n]."""
         fits = np.ones(len(accounts), np.bool_)
-        limits = self.limits[:, tier]
-        for account in np.flatnonzero(limits != NO_QUOTA).tolist():
-            room = max(0, int(limits[account] - self.used[account, tier])) // nbytes
-            fits[np.flatnonzero(accounts == account)[room:]] = False
+        for account in _distinct(accounts):
+            limit = int(self.limits[account, tier])
+            if limit != NO_QUOTA:
+                room = max(0, limit - int(self.used[account, tier])) // nbytes
+                fits[np.flatnonzero(accounts == account)[room:]] = False
         return fits
 
     def missing(self, tier: Tier, account: int, count: int, nbytes: int) -> int:
@@ -95,6 +96,14 @@ class Quotas:
         """Length of the longest beginning that fits."""
         fits = self.fits(tier, accounts, nbytes)
         return len(fits) if fits.all() else int(np.argmin(fits))
+
+
+def _distinct(accounts: Accounts) -> list[int]:
+    """Those that occur; nearly always it is one."""
+    if not len(accounts):
+        return []
+    first = int(accounts[0])
+    return [first] if (accounts == first).all() else np.unique(accounts).tolist()
 
 
 class Namespaces(Protocol):

@@ -15,6 +15,10 @@ from hybridkv.service.client.raising import raised_by
 from hybridkv.service.client.transport import LostError
 from hybridkv.tiers.errors import DeadlineExceededError, HybridKVError
 
+_WRITTEN_TOO_LATE = "Internal error from Core"
+"""What grpc.aio makes of a stream that was refused before our first write: the refusal itself is lost. Whoever asks again
+hears it."""
+
 _EOF: Any = aio.EOF  # type: ignore[attr-defined]  # its stubs leave it out
 
 
@@ -39,18 +43,11 @@ class AsyncAttachStream:
         call = pb_grpc.SessionStub(channel).Attach(metadata=metadata)  # type: ignore[no-untyped-call]
         try:
             async with asyncio.timeout(timeout_s):
-                await call.write(request)
-                reply = await call.read()
-                if reply is _EOF:
-                    raise await _why(call)
+                reply = await _first_reply(call, request)
         except BaseException as error:
             call.cancel()
             if isinstance(error, TimeoutError):
                 raise DeadlineExceededError(f"attach: no answer within {timeout_s:.3g} s") from None
-            if isinstance(error, grpc.RpcError):
-                raise raised_by(error) from error
-            if isinstance(error, asyncio.InvalidStateError):  # gRPC's word for a stream that ended before our write
-                raise await _why(call) from error
             raise
         try:
             check_server(reply)
@@ -97,10 +94,25 @@ class AsyncAttachStream:
             self._ended.set()
 
 
+async def _first_reply(call: Any, request: pb.AttachRequest) -> pb.AttachReply:
+    """Raises why there is none."""
+    try:
+        await call.write(request)
+        reply: pb.AttachReply = await call.read()
+    except (grpc.RpcError, asyncio.InvalidStateError) as error:
+        raise await _why(call) from error
+    if reply is _EOF:
+        raise await _why(call)
+    return reply
+
+
 async def _why(call: Any) -> Exception:
     """Why a stream ended before its first reply."""
     code = await call.code()
+    details = await call.details()
     if code is grpc.StatusCode.OK:
         return LostError("the daemon ended the Attach stream")
+    if code is grpc.StatusCode.INTERNAL and details == _WRITTEN_TOO_LATE:
+        return LostError("the daemon refused the Attach stream before it was written to")
     metadata = await call.trailing_metadata()
-    return raised_by(aio.AioRpcError(code, aio.Metadata(), metadata, await call.details(), None))
+    return raised_by(aio.AioRpcError(code, aio.Metadata(), metadata, details, None))
