@@ -56,7 +56,7 @@ def test_a_failed_write_leaves_the_cpu_copy_and_turns_the_tier_off(make_host: Ma
     disk = rig.directory.state.disk
     assert disk is not None
     assert not disk.on
-    assert rig.lane("cpu-disk").errors == 1
+    assert rig.lane("cpu-disk").pulse.errors == 1
     assert not rig.host.health()["disk"][0]
     assert "injected" in rig.host.health()["disk"][1]
 

@@ -193,6 +193,7 @@ class Moves:
             self._copies.place(rows, first.target, slots, moved=True)
         self._end_all(arrived, rows, Stage.DONE)
         blocks.moved_at[rows] = self._state.clock.now()
+        self._state.setbacks.forget(rows)
         if first.source == first.target:
             return
         point("move.committed")

@@ -14,6 +14,7 @@ from hybridkv.tiers.directory.books import DiskBook, MappedBook
 from hybridkv.tiers.directory.feed import Feed
 from hybridkv.tiers.directory.holds import HoldLedger
 from hybridkv.tiers.directory.mappings import Mapper
+from hybridkv.tiers.directory.setbacks import Setbacks
 from hybridkv.tiers.directory.speculation import Speculation
 from hybridkv.tiers.directory.standings import Standings
 from hybridkv.tiers.replacement import Rows
@@ -58,6 +59,7 @@ class State:
         self.counters: Counter[str] = Counter()
         self.standings = Standings(self.blocks, len(self.books))
         self.speculation = Speculation(self.blocks, self.counters)
+        self.setbacks = Setbacks()
         self.mapper: Mapper | None = None
         """Hears of what becomes of blocks that sequences map; None: there are no sequences."""
         self.broken: list[str] = []
