@@ -7,7 +7,9 @@ ENGINES_VENV ?= .venv-engines
 ENGINES_BIN := $(ENGINES_VENV)/bin
 ENGINES_STAMP := $(ENGINES_VENV)/.installed
 
-.PHONY: setup setup-engines demo test test-engines peers check-fast proto gpu-check clean
+.PHONY: setup setup-engines demo test test-engines peers check-fast fuzz proto gpu-check clean
+
+minutes ?= 5
 
 setup: $(STAMP)
 
@@ -45,6 +47,10 @@ $(ENGINES_STAMP): pyproject.toml constraints-engines.txt requirements-engines.tx
 test-engines: setup-engines
 	$(ENGINES_BIN)/python -m hybridkv.benchmarks.real_model
 	$(ENGINES_BIN)/pytest tests/engines --timeout 900   # an engine takes up to minutes on a busy machine
+
+# Hostile calls with new seeds, several attackers at a time: `make fuzz minutes=30`.
+fuzz: setup
+	HYBRIDKV_FUZZ_MINUTES=$(minutes) $(BIN)/pytest -s tests/service/hostile
 
 proto: setup
 	$(BIN)/python proto/regenerate.py

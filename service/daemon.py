@@ -10,6 +10,7 @@ import contextlib
 import gc
 import logging
 import os
+import resource
 import signal
 import threading
 import time
@@ -43,6 +44,8 @@ BEAT_S = 1.0
 EVENT_LOOP_STUCK_S = 10.0
 LIVE_SERVICE, READY_SERVICE = "hybridkv.live", "hybridkv.ready"
 """Names in the health service: restart it if not live; send it no work if not ready."""
+
+DESCRIPTORS = 65_536
 
 STOP_GRACE_S = 1.0
 """How long calls under way may take once the drain is over."""
@@ -337,6 +340,7 @@ def run(
 
 
 async def _run(config: Config, sources: Mapping[str, str] | None, load: Callable[[], LoadedConfig] | None) -> None:
+    allow_descriptors()
     daemon = Daemon(config, sources, started_at=_process_start(), load=load)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, daemon.request_reload)
@@ -345,6 +349,15 @@ async def _run(config: Config, sources: Mapping[str, str] | None, load: Callable
     await daemon.start()
     spare_collections()
     await daemon.wait_stop()
+
+
+def allow_descriptors() -> None:
+    """As many open files as the process may have, up to `DESCRIPTORS`: the usual 1,024 are gone with as many connections,
+    and then nobody else gets in."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def spare_collections() -> None:

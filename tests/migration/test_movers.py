@@ -57,6 +57,7 @@ def test_a_failed_write_leaves_the_cpu_copy_and_turns_the_tier_off(make_host: Ma
     assert disk is not None
     assert not disk.on
     assert rig.lane("cpu-disk").pulse.errors == 1
+    assert len(rig.directory.state.setbacks) == 0  # the tier's fault, not the block's
     assert not rig.host.health()["disk"][0]
     assert "injected" in rig.host.health()["disk"][1]
 

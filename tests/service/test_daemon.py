@@ -2,6 +2,7 @@
 
 import gc
 import os
+import resource
 import shutil
 import socket
 import stat
@@ -172,6 +173,17 @@ def test_watchers_hear_of_a_component_that_fails_and_comes_back(
     assert [next(watch).status for watch in watches] == [NOT_SERVING] * 2
     host.components = {"disk": (True, "")}
     assert [next(watch).status for watch in watches] == [SERVING] * 2
+
+
+def test_a_daemon_may_open_many_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = min(hard, 4096) - 1
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
+        daemon_module.allow_descriptors()
+        assert few < resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= hard
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_probe_that_fails_is_not_healthy(wire: Wire, daemon: DaemonThread, monkeypatch: pytest.MonkeyPatch) -> None:
