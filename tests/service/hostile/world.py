@@ -42,7 +42,7 @@ def hostile_config(folder: Path) -> Any:
         overrides={
             "daemon.socket": f"unix://{folder}/kv.sock",
             "daemon.grace_s": 0.2,
-            "daemon.lease_s": 5.0,
+            "daemon.lease_s": 60.0,
             "daemon.reservation_s": 1.0,
             "cpu.shm_dir": str(folder),
             "cpu.capacity_bytes": "1MiB",
