@@ -103,6 +103,7 @@ def test_a_read_that_fails_is_a_miss_and_the_copy_stays(make_host: MakeHost, mon
     with points.listening(failing_at("disk.read.before_pread", EIO, times=2)):
         assert rig.worker.read([1]) == [MISS]
     assert rig.where(1) == {"disk"}
+    assert len(rig.directory.state.setbacks) == 0  # the tier went off by it
     rig.look_after_disk()
     assert rig.worker.read([1]) == [HIT]
 

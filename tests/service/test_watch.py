@@ -212,6 +212,12 @@ def test_bad_requests_are_refused(client: AdminClient, shared: DaemonThread) -> 
     assert client.snapshot(bytes(32)).blocks == {}
 
 
+def test_snapshots_are_counted(client: AdminClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hybridkv.service.servicers.watch.SNAPSHOTS", 0)
+    with pytest.raises(ResourceExhaustedError, match="snapshots: 0 are being sent, 0 are allowed"):
+        client.snapshot()
+
+
 def test_watchers_are_counted(client: AdminClient, shared: DaemonThread) -> None:
     wait_until_left(shared)
     streams = [client.watch() for _ in range(3)]

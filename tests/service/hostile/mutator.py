@@ -28,9 +28,20 @@ TEXTS = (
     "🦊" * 40,
     "a" * 9000,
 )
-WHOLE, KNOWN, LEFT_OUT, MANGLED = 0.3, 0.8, 0.2, 0.2
-"""Shares of messages with every field, of values heard before, of fields left out, of messages whose bytes are changed."""
+NOISE = (0.0, 0.03, 0.1, 0.3, 1.0)
+"""Shares of a message's fields that are hostile, one drawn for each message: with more noise it gets less far."""
 
+LEFT_OUT, LEFT_OUT_OPTIONAL, MANGLED = 0.05, 0.7, 0.1
+"""Shares of fields left out, and of messages whose bytes are changed."""
+
+MODEST: dict[int, tuple[Any, ...]] = {
+    FieldDescriptor.TYPE_UINT32: (0, 1, 2, 3),
+    FieldDescriptor.TYPE_UINT64: (0, 1, 16, 64),
+    FieldDescriptor.TYPE_DOUBLE: (0.0, 0.01),
+    FieldDescriptor.TYPE_STRING: ("",),
+    FieldDescriptor.TYPE_BYTES: (b"",),
+    FieldDescriptor.TYPE_ENUM: (0, 1, 2),
+}
 DEPTH = 4
 
 
@@ -41,6 +52,7 @@ class Mutator:
     def __init__(self, random: Random) -> None:
         self.random = random
         self.known: dict[str, list[Any]] = defaultdict(list)
+        self._noise = 0.0
 
     # ------------------------------------------------------------------------------------------------ out
 
@@ -50,10 +62,13 @@ class Mutator:
         return self._mangled(raw) if self.random.random() < MANGLED else raw
 
     def message(self, kind: Descriptor, depth: int = 0) -> Message:
+        if not depth:
+            self._noise = self.random.choice(NOISE)
         message = GetMessageClass(kind)()
-        whole = self.random.random() < WHOLE
         for field in kind.fields:
-            if whole or self.random.random() >= LEFT_OUT:
+            seldom = field.has_presence or (field.is_repeated and field.type == field.TYPE_MESSAGE)
+            absent = LEFT_OUT_OPTIONAL if seldom else LEFT_OUT
+            if self.random.random() >= absent:
                 self._set(message, field, depth)
         return message
 
@@ -63,20 +78,24 @@ class Mutator:
                 return
             into = getattr(message, field.name)
             if field.is_repeated:
-                for _ in range(min(self.random.choice(COUNTS), 20 if depth else 600)):
+                count = self.random.choice(COUNTS if self.random.random() < self._noise else COUNTS[1:4])
+                for _ in range(min(count, 20 if depth else 600)):
                     into.add().CopyFrom(self.message(field.message_type, depth + 1))
             else:
                 into.CopyFrom(self.message(field.message_type, depth + 1))
         elif field.is_repeated:
-            getattr(message, field.name).extend(self._value(field) for _ in range(self.random.choice(COUNTS)))
+            count = self.random.choice(COUNTS if self.random.random() < self._noise else COUNTS[1:4])
+            getattr(message, field.name).extend(self._value(field) for _ in range(count))
         else:
             setattr(message, field.name, self._value(field))
 
     def _value(self, field: FieldDescriptor) -> Any:
         known = self.known.get(field.name) or self.known.get(field.name.removesuffix("s"))
-        if known and self.random.random() < KNOWN:
-            return self.random.choice(known)
-        random = self.random
+        random, modest = self.random, self.random.random() >= self._noise
+        if known and modest:
+            return random.choice(known)
+        if modest and field.type in MODEST:
+            return random.choice(MODEST[field.type])
         if field.type == field.TYPE_BOOL:
             return random.random() < 0.5
         if field.type == field.TYPE_ENUM:
