@@ -7,7 +7,9 @@ ENGINES_VENV ?= .venv-engines
 ENGINES_BIN := $(ENGINES_VENV)/bin
 ENGINES_STAMP := $(ENGINES_VENV)/.installed
 
-.PHONY: setup setup-engines demo test test-engines peers check-fast proto gpu-check soak clean
+.PHONY: setup setup-engines demo test test-engines peers check-fast fuzz proto gpu-check soak clean
+
+minutes ?= 5
 
 setup: $(STAMP)
 
@@ -46,6 +48,10 @@ test-engines: setup-engines
 	$(ENGINES_BIN)/python -m hybridkv.benchmarks.real_model
 	$(ENGINES_BIN)/pytest tests/engines --timeout 900   # an engine takes up to minutes on a busy machine
 
+# Hostile calls with new seeds, several attackers at a time: `make fuzz minutes=30`.
+fuzz: setup
+	FUZZ_MINUTES=$(minutes) $(BIN)/pytest -s tests/service/hostile
+
 proto: setup
 	$(BIN)/python proto/regenerate.py
 
@@ -53,7 +59,6 @@ gpu-check: setup
 	$(BIN)/python -m hybridkv.benchmarks.gpu_check
 
 # Random work and random kills for so many minutes; `seed=`, `workers=` repeat a run, `out=benchmarks/results` keeps its report.
-minutes ?= 3
 soak: setup
 	$(BIN)/python -m hybridkv.benchmarks.soak --minutes $(minutes) \
 	  $(if $(seed),--seed $(seed)) $(if $(workers),--workers $(workers)) $(if $(out),--out $(out))

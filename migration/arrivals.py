@@ -11,6 +11,7 @@ from hybridkv.migration.ledger import MoveLedger
 from hybridkv.migration.movers import Cargo, Carried
 from hybridkv.tiers.device.base import Offsets
 from hybridkv.tiers.directory import Directory
+from hybridkv.tiers.directory.books import DiskBook
 from hybridkv.tiers.directory.moves import Stage, Transfer
 from hybridkv.tiers.states import Reason
 
@@ -31,7 +32,7 @@ class Arrivals:
     """Ends the transfers of one leg, and gives the lanes' CPU slots back that they used."""
 
     def __init__(
-        self, name: str, leg: Leg, directory: Directory, moves: MoveLedger, on_error: Callable[[Exception], None]
+        self, name: str, leg: Leg, directory: Directory, moves: MoveLedger, on_error: Callable[[BaseException], None]
     ) -> None:
         """`name`: of the lane, for the log. `on_error` hears of commits that failed by a bug."""
         self._on_error = on_error
@@ -46,7 +47,7 @@ class Arrivals:
         onward: list[Transfer] = []
         groups: dict[tuple[int, int, int], list[int]] = {}
         for number in np.flatnonzero(cargo.outcomes != Carried.MOVED).tolist():
-            self._fail(cargo.transfers[number], Carried(cargo.outcomes[number]))
+            self._fail(cargo.transfers[number], Carried(cargo.outcomes[number]), blamed=cargo.blamed)
             ended.append(cargo.transfers[number])
         arrived: list[int] = np.flatnonzero(cargo.outcomes == Carried.MOVED).tolist()
         # In groups of one source, target and namespace, and so of one size: headers are published for one of them.
@@ -69,8 +70,10 @@ class Arrivals:
                 self._give_back_lane_slot(transfer, transfer.via)
         self._moves.all_ended(transfers)
 
-    def _fail(self, transfer: Transfer, outcome: Carried) -> None:
+    def _fail(self, transfer: Transfer, outcome: Carried, *, blamed: bool) -> None:
         row = np.array([transfer.row], np.int64)
+        if outcome is Carried.FAILED and blamed and self._both_there():
+            self._note_setback(transfer)
         if outcome is Carried.CORRUPT:
             self._directory.state.counters["blocks_corrupt"] += 1
             _log.error("lane %s: a block does not have the checksum its writer sealed: removed", self._name)
@@ -86,7 +89,19 @@ class Arrivals:
             # A bug of ours. The blocks stay where they were: nobody may wait for these transfers for ever.
             self._directory.state.counters["commits_failed"] += 1
             self._on_error(error)
-            self._directory.moves.fail([transfer for transfer in transfers if transfer.stage is Stage.RUNNING])
+            failed = [transfer for transfer in transfers if transfer.stage is Stage.RUNNING]
+            for transfer in failed:
+                self._note_setback(transfer)
+            self._directory.moves.fail(failed)
+
+    def _both_there(self) -> bool:
+        """Both ends of the leg take part: a disk tier that is off is to blame itself."""
+        books = self._directory.books
+        ends = (books[self._leg.source], books[self._leg.target])
+        return all(book.on for book in ends if isinstance(book, DiskBook))
+
+    def _note_setback(self, transfer: Transfer) -> None:
+        self._directory.state.setbacks.failed(transfer.row, self._directory.state.clock.now())
 
     def _give_back_lane_slot(self, transfer: Transfer, slot: int) -> None:
         pool = self._leg.target if self._leg.target != transfer.target else self._leg.source

@@ -105,7 +105,9 @@ class Background:
                 blocks.accesses[rows].astype(np.float64), blocks.last_access[rows], now, directory.state.half_life_s
             ),
             window_accesses=blocks.window_count[rows].astype(np.int64),
-            eligible=blocks.busy[rows] == 0 if upwards else choice.may_go(book.index, None)(rows),
+            eligible=(blocks.busy[rows] == 0) & ~directory.state.setbacks.resting(rows, now)
+            if upwards
+            else choice.may_go(book.index, None)(rows),
             highest=blocks.highest[rows] == book.id.tier,
             orphan=blocks.is_orphan(rows),
             blocking_children=choice.blocking_children(book.index, Priority.BACKGROUND)(rows),

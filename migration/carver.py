@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from hybridkv.migration.memory import Memory
 from hybridkv.tiers.errors import HybridKVError
+from hybridkv.tiers.loops import Loop, Pulse
 from hybridkv.tiers.points import point
 
 _log = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ class Carver:
 
     def __init__(self, memory: Memory, stir: Callable[[], None]) -> None:
         """`stir` is called, without the lock, when an extent was carved or could not be."""
-        self.errors = 0
+        self.pulse = Pulse("carver")
         self.return_after_s = RETURN_AFTER_S
         self.released: Callable[[int], None] = lambda _pool: None
         """Called under the lock with a pool of which an extent's memory went back."""
@@ -39,11 +40,12 @@ class Carver:
         self._closed: dict[tuple[int, int], float] = {}
         """(pool, extent) whose memory goes back, and when by `time.monotonic`; the carver's own, the first due first."""
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="hybridkv-carver", daemon=True)
+        self._loop = Loop(self.pulse, self._run, time.sleep)
+        self._thread = self._loop.thread
         self._start()
 
     def _start(self) -> None:
-        self._thread.start()
+        self._loop.start()
 
     def carve(self, pool: int, extent: int) -> None:
         """Commit a CARVING extent's memory, then make its slots."""
@@ -109,11 +111,15 @@ class Carver:
         return None if due is None else max(0.0, due - time.monotonic())
 
     def _do(self, job: Callable[[], None]) -> None:
+        self.pulse.begin()
         try:
             job()
-        except Exception:
-            self.errors += 1
-            _log.exception("committing or returning memory failed")
+        except Exception as error:
+            self.pulse.failed(error)
+        else:
+            self.pulse.well()
+        finally:
+            self.pulse.end()
 
     def _carve(self, pool: int, extent: int) -> None:
         book = self._directory.state.mapped(pool)
@@ -123,10 +129,9 @@ class Carver:
         try:
             point("extent.before_carve")
             self._memory.commit_extent(pool, extent, size)
-        except Exception as error:
+        except BaseException as error:  # whatever it is, the extent must not stay half carved
             if not isinstance(error, HybridKVError):
-                self.errors += 1
-                _log.exception("%s: committing extent %d failed in an unexpected way", book.id, extent)
+                self.pulse.failed(error)
             _log.warning("%s: extent %d could not be committed: %s", book.id, extent, error)
             with self._directory.lock:
                 self._directory.state.counters["extents_not_committed"] += 1

@@ -50,6 +50,7 @@ class DiskWatch:
         with self._memory.directory.lock:
             if disk.on is not on:
                 disk.on = on
+                self._memory.directory.state.setbacks.clear()
                 _log.warning("disk tier is %s%s", store.state.value, "" if on else f": {store.reason}")
 
     def _drop_lost(self, segments: tuple[int, ...]) -> None:

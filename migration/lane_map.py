@@ -265,8 +265,8 @@ class LaneMap:
             worker.name: {
                 "queued": worker.queued,
                 "bytes_in_flight": worker.bytes_in_flight,
-                "errors": worker.errors,
-                "alive": worker.alive,
+                "errors": worker.pulse.errors,
+                "alive": worker.pulse.alive(),
                 "bytes_per_s": worker.speed.bytes_per_s(now) or 0.0,
             }
             for worker in self.workers

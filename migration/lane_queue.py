@@ -44,7 +44,7 @@ class LaneQueue:
 
     def take(self, limit: int) -> list[Transfer]:
         """Transfers of one size up to `limit` bytes (at least one), urgent first; those that lack a lane slot stay, and
-        so do those that nobody waits for while too many bytes are in flight."""
+        so do those that nobody waits for while too many bytes are in flight. A block that failed before goes alone."""
         taken: list[Transfer] = []
         for priority, queue in self._queues.items():
             if queue:
@@ -57,8 +57,11 @@ class LaneQueue:
         size = taken[0].size if taken else 0
         nbytes = len(taken) * size
         kept: list[Transfer] = []
+        failures_of = self._directory.state.setbacks.failures_of
         while queue and (not size or nbytes + size <= limit):
             transfer = queue[0]
+            if taken and (failures_of(transfer.row) or failures_of(taken[0].row)):
+                break
             if size and transfer.size != size:
                 break
             if not (free or fits(nbytes + transfer.size, self._wake)):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybridkv.migration.arrivals import Arrivals, Leg
-from hybridkv.migration.disk_movers import DiskWriter
+from hybridkv.migration.disk_movers import DiskReader, DiskWriter
 from hybridkv.migration.inflight import InFlight
 from hybridkv.migration.lane_queue import LaneQueue
 from hybridkv.migration.ledger import MoveLedger
@@ -24,7 +24,8 @@ from hybridkv.migration.speed import LaneSpeed
 from hybridkv.migration.throttle import TokenBucket
 from hybridkv.tiers.directory import Directory
 from hybridkv.tiers.directory.moves import Stage, Transfer
-from hybridkv.tiers.errors import HybridKVError
+from hybridkv.tiers.errors import HybridKVError, ResourceExhaustedError, UnavailableError
+from hybridkv.tiers.loops import Loop, Pulse
 from hybridkv.tiers.points import point
 
 _log = logging.getLogger(__name__)
@@ -86,12 +87,10 @@ class LaneWorker:
         self.mover = mover
         self.urgent = urgent
         self.bytes_in_flight = 0
-        self.errors = 0
-        self.failures_in_a_row = 0
-        self.last_failure = ""
+        self.pulse = Pulse(name)
         self._directory = directory
         self._way = directory.state.books[leg.source].id.tier, directory.state.books[leg.target].id.tier
-        self._arrivals = Arrivals(name, leg, directory, moves, self._note_failure)
+        self._arrivals = Arrivals(name, leg, directory, moves, self.pulse.failed)
         self._rules = rules
         self._hand_over = hand_over
         self._ended = ended
@@ -106,17 +105,17 @@ class LaneWorker:
         self._pausing = False
         self._closing = False
         self._threaded = threaded
-        self.thread = threading.Thread(target=self._run, name=f"hybridkv-{name}", daemon=True)
+        self._loop = Loop(self.pulse, self._run, self._rest)
+        self.pulse.alive = lambda: self.thread.is_alive() or not self._threaded
         if threaded:
-            self.thread.start()
+            self._loop.start()
 
     def __repr__(self) -> str:
         return f"LaneWorker({self.name}, {self.queued} queued, {self.bytes_in_flight} bytes in flight)"
 
     @property
-    def alive(self) -> bool:
-        """It does what it is given, by its thread or when told to."""
-        return self.thread.is_alive() or not self._threaded
+    def thread(self) -> threading.Thread:
+        return self._loop.thread
 
     @property
     def queued(self) -> int:
@@ -191,38 +190,36 @@ class LaneWorker:
             while self._in_hand:
                 self._land(self._in_hand.popleft())
         except Exception as error:
-            self._note_failure(error)
+            self.pulse.failed(error)
             return False
+        finally:
+            self.pulse.end()
         return did
 
     # ------------------------------------------------------------------------------------------------ loop
 
     def _run(self) -> None:
         while not self._closing or self._in_hand:
+            self.pulse.end()
             with self._wake:
                 self._resting = not self._in_hand
                 self._wake.wait_for(lambda: self._stirred or self._closing or self._in_hand)
                 self._resting = self._stirred = False
-            try:
-                while not self._closing and self._work():
-                    pass
-                while self._in_hand:
-                    self._land(self._in_hand.popleft())
-            except Exception as error:
-                # A lane never dies of one batch: that batch has been failed by then, the next is tried.
-                self._note_failure(error)
+            while not self._closing and self._work():
+                pass
+            while self._in_hand:
+                self._land(self._in_hand.popleft())
 
-    def _note_failure(self, error: Exception) -> None:
-        """Count it, and log the first of a row in full: a lane that fails every round must not fill the disk."""
-        self.errors += 1
-        self.failures_in_a_row += 1
-        self.last_failure = f"{type(error).__name__}: {error}"
-        if self.failures_in_a_row == 1:
-            _log.exception("lane %s: unexpected error", self.name)
+    def _rest(self, seconds: float) -> None:
+        """After an error: a lane never dies of one batch. That batch has been failed by then, the next is tried."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._closing, timeout=seconds)
+            self._stirred = True
 
     def _work(self) -> bool:
         """Begin the next batch, and end the one before it; False when there was neither."""
-        failures = self.failures_in_a_row
+        self.pulse.begin()
+        failures = self.pulse.failures_in_a_row
         if isinstance(self.mover, DiskWriter):
             self._tend(self.mover)
         self._pace()
@@ -237,15 +234,16 @@ class LaneWorker:
         kept = begun is not None and begun.gate is None and begun.cargo.nbytes >= _WORTH_OVERLAPPING_BYTES
         while len(self._in_hand) > kept:
             self._land(self._in_hand.popleft())
-            if self.failures_in_a_row == failures:
-                failures = self.failures_in_a_row = 0
+            if self.pulse.failures_in_a_row == failures:
+                self.pulse.well()
+                failures = 0
         return True
 
     def _tend(self, writer: DiskWriter) -> None:
         try:
             writer.tend()
         except HybridKVError as error:
-            self.errors += 1
+            self.pulse.errors += 1
             _log.warning("lane %s: deleting dropped blocks failed: %s", self.name, error)
 
     def _begin(self, hand: _Hand) -> None:
@@ -271,15 +269,20 @@ class LaneWorker:
             self._finish(hand.cargo)
 
     def _wait_for(self, hand: _Hand) -> None:
+        hand.cargo.blamed = isinstance(self.mover, DiskReader)
         try:
             if hand.failure is not None:
                 raise hand.failure
             assert hand.land is not None
             hand.land()
         except HybridKVError as error:
-            self.errors += 1
+            hand.cargo.blamed = not isinstance(error, UnavailableError | ResourceExhaustedError)
+            self.pulse.errors += 1
             self._directory.state.counters["lane_errors"] += 1
             _log.warning("lane %s: a batch of %d failed: %s", self.name, len(hand.cargo), error)
+        except BaseException:
+            hand.cargo.blamed = True
+            raise
         finally:
             if hand.gate is not None:
                 hand.gate.release()

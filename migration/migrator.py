@@ -32,6 +32,7 @@ from hybridkv.tiers.directory.blocks import NO_SLOT
 from hybridkv.tiers.directory.books import MappedBook
 from hybridkv.tiers.directory.moves import Stage, Transfer
 from hybridkv.tiers.errors import InternalError, ResourceExhaustedError
+from hybridkv.tiers.loops import Loop, Pulse
 from hybridkv.tiers.replacement import Rows
 from hybridkv.tiers.states import Tier
 
@@ -114,11 +115,10 @@ class Migrator:
         """Called under the lock when something ended, was freed or lapsed: the tickets of others that are done by it."""
         self.others_at_rest: Callable[[], bool] = lambda: True
         """Asked by `quiesce`, under the lock: nothing that was begun through others is under way."""
-        self._pass_errors = 0
-        self.last_tick_at = self.directory.state.clock.now()
+        self.pulse = Pulse("migrator")
         self._closing = threading.Event()
         self._pause = threading.Event()
-        self._loop = threading.Thread(target=self._run_loop, name="hybridkv-migrator", daemon=True)
+        self._loop = Loop(self.pulse, self._run_loop, self._closing.wait)
         if start_loop:
             self.start_loop()
 
@@ -165,6 +165,8 @@ class Migrator:
         self.directory.state.speculation.max_blocks = spec.chain_prefetch_max_blocks
         self.lanes.retune(spec.batch_bytes, spec.background_bytes_per_s)
         self.inflight.set_limit(spec.inflight_bytes)
+        if self.pulse.within_s is not None:
+            self.pulse.within_s = spec.interval_s
         self._pause.set()
 
     def resize(self, tier: Tier, capacity_bytes: int) -> None:
@@ -265,32 +267,37 @@ class Migrator:
             if self._pause.wait(self.spec.interval_s):
                 self._pause.clear()  # closing, or another interval
                 continue
-            try:
-                self.tick()
-            except Exception:
-                self._pass_errors += 1
-                _log.exception("background pass failed; the next one follows")
+            self.tick()
 
     @property
     def loop_errors(self) -> int:
         """Passes and jobs of the carver that failed in a way nobody foresaw."""
-        return self._pass_errors + self.carver.errors + self.verifier.errors
+        return self.pulse.errors + self.carver.pulse.errors + self.verifier.pulse.errors
+
+    @property
+    def pulses(self) -> list[Pulse]:
+        """Of every loop there is."""
+        return [self.pulse, self.carver.pulse, self.verifier.pulse, *(worker.pulse for worker in self.lanes.workers)]
 
     def start_loop(self) -> None:
+        """From now on passes come by themselves, so late ones show in health."""
+        self.pulse.within_s = self.spec.interval_s
+        self.pulse.beat()
         self._loop.start()
 
     def tick(self) -> None:
         """Expire what is due, look at every pool, advance what waits."""
-        now = self.directory.state.clock.now()
+        self.pulse.begin()
         self.on_tick()
         with self.directory.lock:
-            self.directory.expire(now)
+            self.directory.expire(self.directory.state.clock.now())
             self.prefetches.expire()
         self.relief.run_once()
         self.background.run_once()
         self.disk_watch.ask()
         self.stir()
-        self.last_tick_at = now
+        self.pulse.end()
+        self.pulse.well()
 
     # ------------------------------------------------------------------------------------------------ end
 
@@ -336,8 +343,8 @@ class Migrator:
         """End the loop, the lanes and the carver. Transfers not begun are given up."""
         self._closing.set()
         self._pause.set()
-        if self._loop.is_alive():
-            self._loop.join(timeout=30)
+        if self._loop.thread.is_alive():
+            self._loop.thread.join(timeout=30)
         self.verifier.close()
         self.lanes.close()
         if not self.carver.close() or any(worker.thread.is_alive() for worker in self.lanes.workers):

@@ -36,7 +36,7 @@ class Cargo:
     """A batch on its leg, as columns: offsets in the leg's pools (a disk place is the segment), int64 [n], and what became
     of each transfer (Carried, uint8 [n]): FAILED until the mover says otherwise."""
 
-    __slots__ = ("outcomes", "rows", "size", "sources", "targets", "transfers")
+    __slots__ = ("blamed", "outcomes", "rows", "size", "sources", "targets", "transfers")
 
     def __init__(self, transfers: Sequence[Transfer], sources: Offsets, targets: Offsets) -> None:
         self.transfers = transfers
@@ -45,6 +45,8 @@ class Cargo:
         self.sources = sources
         self.targets = targets
         self.outcomes = np.zeros(len(transfers), np.uint8)
+        self.blamed = False
+        """Whether what FAILED may be a block's own fault: not want of room, and not a tier that is away."""
 
     def __len__(self) -> int:
         return len(self.transfers)

@@ -6,7 +6,7 @@ What is being verified is leased to a session of the verifier's, so that nothing
 import logging
 import math
 import queue
-import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from hybridkv.migration.memory import Memory
 from hybridkv.tiers.directory.blocks import NO_SLOT, Checksum
 from hybridkv.tiers.directory.holds import Session
+from hybridkv.tiers.loops import Loop, Pulse
 from hybridkv.tiers.replacement import Rows
 from hybridkv.tiers.states import BlockState
 
@@ -39,13 +40,15 @@ class Verifier:
 
     def __init__(self, memory: Memory, stir: Callable[[], None]) -> None:
         """`stir` is called, without the lock, after each batch."""
-        self.errors = 0
+        self.pulse = Pulse("verifier")
+        self._loop = Loop(self.pulse, self._run, time.sleep)
+        self._started = False
+        self.pulse.alive = lambda: self._loop.thread.is_alive() or not self._started
         self._memory = memory
         self._directory = memory.directory
         self._stir = stir
         self._asked: set[int] = set()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
 
     def ask(self, rows: Rows) -> None:
         """Somebody waits for the CPU copies of these blocks."""
@@ -54,9 +57,9 @@ class Verifier:
         rows = np.array([row for row in rows.tolist() if row not in self._asked], np.int64)
         if not len(rows):
             return
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="hybridkv-verifier", daemon=True)
-            self._thread.start()
+        if not self._started:
+            self._started = True
+            self._loop.start()
         self._asked.update(rows.tolist())
         for number in np.unique(directory.blocks.namespace[rows]).tolist():
             space = directory.state.spaces[number]
@@ -71,12 +74,13 @@ class Verifier:
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
+            self.pulse.begin()
             try:
                 self._verify(job)
-            except Exception:
-                self.errors += 1
-                _log.exception("verifying what was taken over failed")
-            self._stir()
+                self.pulse.well()
+            finally:
+                self.pulse.end()
+                self._stir()
 
     def _verify(self, job: _Job) -> None:
         try:
@@ -97,9 +101,9 @@ class Verifier:
 
     def close(self) -> None:
         """Finish what was asked for, and end."""
-        if self._thread is not None:
+        if self._started:
             self._jobs.put(None)
-            self._thread.join()
+            self._loop.thread.join()
 
 
 def digests(memory: memoryview, places: NDArray[np.int64], size: int) -> NDArray[np.uint64]:

@@ -10,10 +10,11 @@ import contextlib
 import gc
 import logging
 import os
+import resource
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import grpc
@@ -23,6 +24,7 @@ from hybridkv.service.facade import Host
 from hybridkv.service.grpc_server import SERVICES, Servicers, add_ports, make_server
 from hybridkv.service.identities import Identities
 from hybridkv.service.listening import SCHEME, SocketClaim, side_socket_path, socket_path
+from hybridkv.service.probes import Health
 from hybridkv.service.servicers.admin import AdminServicer
 from hybridkv.service.servicers.boundary import CallCounters
 from hybridkv.service.servicers.gate import Gate
@@ -33,14 +35,19 @@ from hybridkv.service.servicers.session import SessionServicer
 from hybridkv.service.servicers.sessions import Sessions
 from hybridkv.service.servicers.watch import Watchers
 from hybridkv.service.side.server import SideSocket
+from hybridkv.service.watchdog import Watchdog
 from hybridkv.tiers.errors import HybridKVError
+from hybridkv.tiers.loops import Pulse
 from hybridkv.tiers.process import own_start_time
 
 log = logging.getLogger(__name__)
 
-HEALTH_INTERVAL_S = 1.0
-ESSENTIAL = frozenset({"loop", "lanes", "probe"})
-"""Components without which no service does its work; "probe" is the health probe itself."""
+BEAT_S = 1.0
+EVENT_LOOP_STUCK_S = 10.0
+LIVE_SERVICE, READY_SERVICE = "hybridkv.live", "hybridkv.ready"
+"""Names in the health service: restart it if not live; send it no work if not ready."""
+
+DESCRIPTORS = 65_536
 
 STOP_GRACE_S = 1.0
 """How long calls under way may take once the drain is over."""
@@ -81,6 +88,9 @@ class Daemon:
         self._health = HealthServicer()
         self._identities: Identities | None = None
         self._server: grpc.aio.Server | None = None
+        self._serving = False
+        self._watchdog: Watchdog | None = None
+        self._looked = asyncio.Event()
         self._reloading: set[asyncio.Future[None]] = set()
         self._stop_asked = asyncio.Event()
         self._now_asked = asyncio.Event()
@@ -102,7 +112,8 @@ class Daemon:
         server, host = self._server, self.host
         self._server = None
         try:
-            self._set_health(serving=False)
+            self._serving = False
+            self._tell_health()
             await self._sessions.announce_draining(host.epoch)
             if drain and not self._now_asked.is_set():
                 await self._drain(host)
@@ -165,7 +176,15 @@ class Daemon:
     def stats(self) -> dict[str, Any]:
         """The host's figures, and those of the calls. From any thread."""
         host = self.host
-        return {} if host is None else {**host.stats(), "calls": self.counters.snapshot()}
+        if host is None:
+            return {}
+        found: dict[str, Any] = {**host.stats(), "calls": self.counters.snapshot()}
+        if (watchdog := self._watchdog) is not None:
+            own = {name: {"ok": ok, "reason": reason} for name, (ok, reason) in watchdog.health.items()}
+            loops = {pulse.name: pulse.figures for pulse in watchdog.pulses}
+            found["health"] = {**own, **found.get("health", {})}
+            found["loops"] = {**found.get("loops", {}), **loops}
+        return found
 
     # ------------------------------------------------------------------------------------------------------- start
 
@@ -180,7 +199,9 @@ class Daemon:
         side = SideSocket(side_socket_path(path), host, identities=self._identities, mode=mode)
         await side.start()
         self._closing.push_async_callback(side.close)
-        self._watchers = Watchers(host)
+        self._start_watchdog(host)
+        assert self._watchdog is not None
+        self._watchers = Watchers(host, self._watchdog.watch)
         admin = AdminServicer(host, self.stats, self._sources, self._watchers)
         self._closing.callback(admin.close)
         servicers = Servicers(
@@ -193,16 +214,16 @@ class Daemon:
         self.host = host
         self._open_metrics()
         await self._open_server(servicers)
-        for name, running in (("health", self._watch_health()), ("watch", self._watchers.run())):
-            task = asyncio.create_task(running, name=name)
-            self._closing.callback(task.cancel)
+        self._keep_running(self._beat, self._watchdog.event_loop)
+        self._keep_running(self._watchers.run, self._watchdog.watch)
 
     async def _open_server(self, servicers: Servicers) -> None:
         gate = None if self._identities is None or self.host is None else Gate(self._identities, self.host)
         server = make_server(self.config.limits, self.counters, servicers, gate)
         try:
             self.tcp_port = add_ports(server, self.config)
-            self._set_health(serving=True)
+            self._serving = True
+            self._tell_health()
             await server.start()
         except BaseException:
             await server.stop(None)  # ports that were bound before the failure
@@ -214,34 +235,78 @@ class Daemon:
         if daemon.metrics_port:
             from hybridkv.service.metrics import MetricsServer  # 20 ms that a daemon without metrics need not spend
 
-            metrics = MetricsServer(self.stats, daemon.metrics_address, daemon.metrics_port)
+            probes = {"/healthz": lambda: (self.live, self.health()), "/readyz": lambda: (self.ready, self.health())}
+            metrics = MetricsServer(self.stats, daemon.metrics_address, daemon.metrics_port, probes)
             self._closing.push_async_callback(asyncio.to_thread, metrics.close)
 
     # ------------------------------------------------------------------------------------------------------ health
 
-    async def _watch_health(self) -> None:
-        """Keeps the health service true to the host."""
-        while self._server is not None:
-            self._set_health(serving=True)
-            await asyncio.sleep(HEALTH_INTERVAL_S)
+    def _start_watchdog(self, host: Host) -> None:
+        loop = asyncio.get_running_loop()
 
-    def _set_health(self, *, serving: bool) -> None:
-        """Each component answers by its name ("hybridkv.disk"). Our services serve as long as ESSENTIAL ones work: a
-        tier that is off costs hits, and a supervisor that restarted the daemon for it would cost all of them."""
-        components = self._probed()
-        for name, (ok, _) in components.items():
+        def told() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the look came too late
+                loop.call_soon_threadsafe(self._looked.set)
+
+        self._watchdog = watchdog = Watchdog(host.health, told)
+        self._closing.push_async_callback(asyncio.to_thread, watchdog.close)
+        watchdog.start()
+
+    def _keep_running(self, body: Callable[[], Awaitable[None]], pulse: Pulse) -> None:
+        """Until the stop; an error is counted, and the body begins again."""
+
+        async def run() -> None:
+            while True:
+                try:
+                    await body()
+                except Exception as error:
+                    pulse.end()
+                    pulse.failed(error)
+                    await asyncio.sleep(pulse.pause_s)
+
+        task = asyncio.create_task(run(), name=pulse.name)
+        pulse.alive = lambda: not task.done()
+        self._closing.callback(task.cancel)
+
+    async def _beat(self) -> None:
+        """Shows that the event loop turns, and tells what the watchdog cannot tell when it hangs itself."""
+        assert self._watchdog is not None
+        pulse = self._watchdog.event_loop
+        pulse.within_s, pulse.stuck_after_s = BEAT_S, EVENT_LOOP_STUCK_S
+        while True:
+            pulse.beat()
+            self._looked.clear()
+            self._tell_health()
+            pulse.well()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BEAT_S):
+                    await self._looked.wait()
+
+    def _tell_health(self) -> None:
+        """Each component answers by its name ("hybridkv.disk"), "hybridkv.live" and "hybridkv.ready" for all. Our services
+        serve as long as the ones they cannot do without work."""
+        watchdog = self._watchdog
+        if watchdog is None:
+            return
+        for name, (ok, _) in watchdog.health.items():
             self._health.set(f"hybridkv.{name}", ok)
-        well = serving and all(ok for name, (ok, _) in components.items() if name in ESSENTIAL)
-        for service in ("", *SERVICES):
-            self._health.set(service, well)
+        self._health.set(LIVE_SERVICE, watchdog.alive())
+        for service in ("", READY_SERVICE, *SERVICES):
+            self._health.set(service, self.ready)
 
-    def _probed(self) -> Mapping[str, tuple[bool, str]]:
-        """A bug in a probe must end neither the watch, which would freeze the answer, nor the stop."""
-        try:
-            return dict(self.host.health()) if self.host is not None else {}
-        except Exception:
-            log.exception("health probe failed")
-            return {"probe": (False, "failed; see the daemon's log")}
+    @property
+    def live(self) -> bool:
+        """Nothing hangs or is dead: a restart would mend nothing. From any thread."""
+        return self._watchdog is not None and self._watchdog.alive()
+
+    @property
+    def ready(self) -> bool:
+        """It takes work, and every service does its own. From any thread."""
+        return self._serving and self._watchdog is not None and self._watchdog.works()
+
+    def health(self) -> Health:
+        """Component → (works, why not), as of the last look. From any thread; never waits."""
+        return {} if self._watchdog is None else self._watchdog.health
 
     # ------------------------------------------------------------------------------------------------------- stop
 
@@ -295,6 +360,7 @@ async def _run(
     def make_host(chosen: Config) -> Host:
         return Host(chosen, inherit=warm and not cold, bequeath=warm)
 
+    allow_descriptors()
     daemon = Daemon(config, sources, make_host=make_host, started_at=_process_start(), load=load)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, daemon.request_reload)
@@ -303,6 +369,15 @@ async def _run(
     await daemon.start()
     spare_collections()
     await daemon.wait_stop()
+
+
+def allow_descriptors() -> None:
+    """As many open files as the process may have, up to `DESCRIPTORS`: the usual 1,024 are gone with as many connections,
+    and then nobody else gets in."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def spare_collections() -> None:

@@ -19,10 +19,11 @@ from hybridkv.migration.migrator import Migrator
 from hybridkv.migration.tickets import Ticket
 from hybridkv.paging.sequences import Sequences
 from hybridkv.service.config import Config
+from hybridkv.service.probes import Health, health
 from hybridkv.service.replies import (
     DrainReport,
 )
-from hybridkv.service.report import health, stats
+from hybridkv.service.report import stats
 from hybridkv.service.sequence_calls import SequenceCalls
 from hybridkv.service.sessions import SessionBook
 from hybridkv.service.specs import memory_spec, migration_spec, paging_rules, policies, quotas
@@ -176,7 +177,7 @@ class HostBase:
         """One line for each law found broken."""
         return self.directory.check()
 
-    def health(self) -> dict[str, tuple[bool, str]]:
+    def health(self) -> Health:
         """Component → (works, why not)."""
         return health(self)
 

@@ -16,6 +16,8 @@ from prometheus_client.registry import Collector
 from hybridkv.tiers.errors import UnavailableError
 
 Stats = Mapping[str, Any]
+Probe = Callable[[], tuple[bool, Mapping[str, tuple[bool, str]]]]
+"""(well, component → (works, why not)). From any thread."""
 
 _GAUGES = {
     "uptime_s": "Seconds since the start",
@@ -44,6 +46,12 @@ _LANE_FIGURES: dict[str, tuple[type[GaugeMetricFamily] | type[CounterMetricFamil
     "errors": (CounterMetricFamily, "Transfers of the lane that failed"),
     "alive": (GaugeMetricFamily, "1 where the lane's thread lives"),
     "bytes_per_s": (GaugeMetricFamily, "Measured speed of the lane; 0 where it carried nothing lately"),
+}
+_LOOP_FIGURES: dict[str, tuple[type[GaugeMetricFamily] | type[CounterMetricFamily], str]] = {
+    "alive": (GaugeMetricFamily, "1 where the loop lives"),
+    "busy_s": (GaugeMetricFamily, "Seconds since the present round began; 0 where it waits"),
+    "rounds": (CounterMetricFamily, "Rounds of the loop"),
+    "errors": (CounterMetricFamily, "Errors of the loop, after each of which it went on"),
 }
 _PAGING_GAUGES = {
     "entries": "Entries of page tables",
@@ -78,6 +86,10 @@ class StatsCollector(Collector):
         yield from _tiers(stats.get("tiers", {}))
         yield from _tenants(stats.get("tenants", {}))
         yield from _lanes(stats.get("lanes", {}))
+        yield from _loops(stats.get("loops", {}))
+        yield from _gauges("hybridkv_oldest", "Seconds since the oldest was begun", "hold", stats.get("ages", {}))
+        yield from _gauges("hybridkv_setbacks", "Blocks whose moves failed", "state", stats.get("setbacks", {}))
+        yield from _gauges("hybridkv_watch", "The event stream", "figure", stats.get("watch", {}))
         yield from _disk(stats.get("disk_store") or {})
         yield from _takeover(stats.get("takeover") or {})
         yield from _paging(stats.get("paging", {}))
@@ -87,10 +99,13 @@ class StatsCollector(Collector):
 
 
 class MetricsServer:
-    """Serves `/metrics` from threads of its own until `close`."""
+    """Serves `/metrics` from threads of its own until `close`, and probes beside it: 200 when well, 503 when not, with a line
+    for each component. They answer also when the daemon's event loop hangs."""
 
-    def __init__(self, stats: Callable[[], Stats], address: str, port: int) -> None:
-        """Raises UnavailableError naming the address when it cannot be bound."""
+    def __init__(
+        self, stats: Callable[[], Stats], address: str, port: int, probes: Mapping[str, Probe] | None = None
+    ) -> None:
+        """`probes` by path. Raises UnavailableError naming the address when it cannot be bound."""
         registry = CollectorRegistry(auto_describe=False)
         registry.register(StatsCollector(stats))
         self._server: WSGIServer
@@ -99,12 +114,29 @@ class MetricsServer:
             self._server, self._thread = start_http_server(port, address, registry)
         except OSError as error:
             raise UnavailableError(f"daemon.metrics_port: {address}:{port}: {error.strerror or error}") from error
+        if probes:
+            self._server.set_app(_beside(probes, self._server.get_app()))
         self.port = int(self._server.server_port)
 
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def _beside(probes: Mapping[str, Probe], metrics: Any) -> Any:
+    """A WSGI application that answers probes by their paths, and `metrics` everything else."""
+
+    def answer(environ: Any, start_response: Any) -> Any:
+        probe = probes.get(environ.get("PATH_INFO", ""))
+        if probe is None:
+            return metrics(environ, start_response)
+        well, components = probe()
+        lines = [f"{name}: {'ok' if ok else reason}\n" for name, (ok, reason) in sorted(components.items())]
+        start_response("200 OK" if well else "503 Service Unavailable", [("Content-Type", "text/plain; charset=utf-8")])
+        return ["".join(lines).encode()]
+
+    return answer
 
 
 def _labelled(metric: Any, figures: Mapping[str, Any]) -> Metric:
@@ -124,6 +156,17 @@ def _lanes(lanes: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
     for field, (family, text) in _LANE_FIGURES.items():
         metric = family(f"hybridkv_lane_{field}", text, labels=["lane"])
         yield _labelled(metric, {lane: float(row[field]) for lane, row in lanes.items() if field in row})
+
+
+def _loops(loops: Mapping[str, Mapping[str, Any]]) -> Iterator[Metric]:
+    for field, (family, text) in _LOOP_FIGURES.items():
+        metric = family(f"hybridkv_loop_{_spelled(field)}", text, labels=["loop"])
+        yield _labelled(metric, {loop: float(row[field]) for loop, row in loops.items() if field in row})
+
+
+def _gauges(family: str, text: str, label: str, figures: Mapping[str, Any]) -> Iterator[Metric]:
+    if figures:
+        yield _labelled(GaugeMetricFamily(family, text, labels=[label]), figures)
 
 
 def _disk(store: Mapping[str, Any]) -> Iterator[Metric]:

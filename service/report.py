@@ -1,27 +1,20 @@
-"""What the host tells about itself: figures for stats and metrics, and health that says why."""
+"""What the host tells about itself: figures for stats and metrics."""
 
-import shutil
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hybridkv.migration.lanes import LaneWorker
 from hybridkv.paging.figures import figures
+from hybridkv.service.probes import ages, health, pressure
 from hybridkv.service.tenants import tenants_stats
 from hybridkv.tiers.directory.blocks import NO_SLOT
 from hybridkv.tiers.directory.books import DiskBook, MappedBook
-from hybridkv.tiers.disk import DiskState
 from hybridkv.tiers.extents import ExtentState, SlotUse
 from hybridkv.tiers.states import BlockState, Outcome, Tier
 
 if TYPE_CHECKING:
     from hybridkv.service.host_base import HostBase
-
-STUCK_AFTER_S = 30.0
-FAILING_AFTER = 3
-"""Failures in a row from which on a lane counts as unwell."""
 
 
 def stats(host: "HostBase") -> dict[str, Any]:
@@ -56,7 +49,7 @@ def stats(host: "HostBase") -> dict[str, Any]:
             },
             "moves": host.migrator.moves.rows(),
             "moves_remembered": len(host.migrator.moves.history),
-            "memory_pressure": _pressure(host),
+            "memory_pressure": pressure(host),
             "lanes": host.migrator.lanes.rows(),
             "transfers": len(directory.state.transfers),
             "sessions": host.session_count,
@@ -70,6 +63,9 @@ def stats(host: "HostBase") -> dict[str, Any]:
             "counters": dict(sorted(directory.state.counters.items())),
             "watch": host.feed.figures,
             "loop_errors": host.migrator.loop_errors,
+            "loops": {pulse.name: pulse.figures for pulse in host.migrator.pulses},
+            "setbacks": directory.state.setbacks.figures(host.clock.now()),
+            "ages": ages(host),
             "disk_store": _disk_store(host),
             "takeover": _takeover(host),
             "page_lock_failures": list(host.memory.cpu.page_lock_failures),
@@ -100,28 +96,6 @@ def _tier(host: "HostBase", book: MappedBook | DiskBook) -> dict[str, Any]:
     return figures
 
 
-def _pressure(host: "HostBase") -> dict[str, dict[str, Any]]:
-    """Per mapped pool: the last judgement of the memory it lies in; without a mark (1.0) nothing is read."""
-    found = {}
-    for pool, signal in sorted(host.migrator.relief.signals.items()):
-        tightest = signal.tightest
-        found[str(host.directory.books[pool].id)] = {
-            "under_pressure": signal.under_pressure,
-            "return_bytes": signal.return_bytes,
-            "source": tightest.source if tightest else None,
-            "used_bytes": tightest.used_bytes if tightest else None,
-            "limit_bytes": tightest.limit_bytes if tightest else None,
-        }
-    return found
-
-
-def _pressure_health(host: "HostBase") -> tuple[bool, str]:
-    short = [f"{pool}: {figures['source']}: {figures['used_bytes']} of {figures['limit_bytes']} bytes are used, "
-             f"{figures['return_bytes']} are to go back" for pool, figures in _pressure(host).items()
-             if figures["under_pressure"]]  # fmt: skip
-    return not short, "; ".join(short)
-
-
 def _takeover(host: "HostBase") -> dict[str, Any]:
     """What was taken over at the start, and what of it is still to be verified or still somebody's of before."""
     return {
@@ -148,45 +122,3 @@ def _disk_store(host: "HostBase") -> dict[str, Any] | None:
         "aside_bytes": usage.aside_bytes,
         **counters,
     }
-
-
-def health(host: "HostBase") -> dict[str, tuple[bool, str]]:
-    """Component → (works, why not), from live probes."""
-    migrator, memory = host.migrator, host.memory
-    found = {"loop": _loop_health(host)}
-    unwell = [_lane_trouble(worker) for worker in migrator.lanes.workers]
-    found["lanes"] = (not any(unwell), "; ".join(filter(None, unwell)))
-    failures = memory.cpu.page_lock_failures
-    found["page_lock"] = (not failures, "; ".join(failures))
-    found["numa"] = (not memory.cpu.numa_failure, memory.cpu.numa_failure)
-    found["shared_memory"] = _shared_memory_health(host)
-    found["memory_pressure"] = _pressure_health(host)
-    if memory.store is not None:
-        on = memory.store.state is DiskState.ON
-        found["disk"] = (on, "" if on else f"{memory.store.state.value}: {memory.store.reason}")
-    return found
-
-
-def _lane_trouble(worker: LaneWorker) -> str:
-    """What is wrong with a lane, or ''."""
-    if not worker.alive:
-        return f"{worker.name} is dead"
-    if worker.failures_in_a_row >= FAILING_AFTER:
-        return f"{worker.name} failed {worker.failures_in_a_row} times in a row, last: {worker.last_failure}"
-    return ""
-
-
-def _loop_health(host: "HostBase") -> tuple[bool, str]:
-    late_s = host.clock.now() - host.migrator.last_tick_at
-    late = late_s > STUCK_AFTER_S + host.migrator.spec.interval_s
-    return not late, f"the background pass is {late_s:.0f} s late" if late else ""
-
-
-def _shared_memory_health(host: "HostBase") -> tuple[bool, str]:
-    """Is there room for what the CPU tier may still grow by?"""
-    path = Path(host.config.cpu.shm_dir)
-    left = shutil.disk_usage(path).free
-    need = host.config.cpu.capacity_bytes - host.memory.cpu.region.committed_bytes()
-    if left >= need:
-        return True, ""
-    return False, f"cpu.shm_dir {path}: {left} bytes are free, the CPU tier may still need {need}"

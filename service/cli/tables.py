@@ -55,6 +55,8 @@ def print_stats(stats: Mapping[str, Any]) -> None:
     if moves := stats.get("moves"):
         console.print(_moves(moves))
     console.print(_rows("lane", stats.get("lanes", {}), _LANE_COLUMNS))
+    if upkeep := _upkeep(stats):
+        console.print(upkeep)
     for component, reason in _unwell(stats.get("health", {})):
         console.print(f"[bold red]{component}[/]: {reason}")
 
@@ -137,6 +139,17 @@ def size_text(nbytes: float) -> str:
 def _headline(stats: Mapping[str, Any]) -> str:
     holds = ", ".join(f"{stats[name]} {name}" for name in _HOLDS if name in stats)
     return f"hybridkv {stats.get('version', '?')}, up {stats.get('uptime_s', 0):.0f} s: {holds.replace('_', ' ')}"
+
+
+def _upkeep(stats: Mapping[str, Any]) -> str:
+    """What went on after errors, what does not move, and how old the oldest holds are; '' where there is nothing to tell."""
+    parts = [f"{name} failed {loop['errors']:,} times and went on" for name, loop in stats.get("loops", {}).items()
+             if loop.get("errors")]  # fmt: skip
+    if given_up := stats.get("setbacks", {}).get("given_up"):
+        parts.append(f"{given_up:,} blocks cannot be moved")
+    ages = {name.removesuffix("_s"): age for name, age in stats.get("ages", {}).items() if age >= 1.0}
+    parts += [f"oldest {name} {age:.0f} s" for name, age in ages.items()]
+    return "; ".join(parts)
 
 
 def _served(stats: Mapping[str, Any]) -> str:

@@ -26,7 +26,17 @@ UNREAD_SHARE = 0.05
 def tier_findings(period: Period, config: Config) -> list[Finding]:
     """All of this file."""
     found = [*_unwell(period)]
-    for rule in (_slow_hits, _evictions, _on_the_way, _back_and_forth, _no_room, _quarantine, _unread_disk):
+    for rule in (
+        _loops,
+        _setbacks,
+        _slow_hits,
+        _evictions,
+        _on_the_way,
+        _back_and_forth,
+        _no_room,
+        _quarantine,
+        _unread_disk,
+    ):
         found.extend(rule(period, config))
     return found
 
@@ -38,11 +48,36 @@ def _unwell(period: Period) -> Iterator[Finding]:
         "page_lock": ("raise the locked-memory limit (ulimit -l), or do without", ("cpu.page_lock",)),
         "memory_pressure": ("make the CPU tier smaller", ("cpu.capacity_bytes", "cpu.min_bytes")),
         "numa": ("name a node that is there", ("cpu.numa_node",)),
+        "loops": ("restart the daemon: what hangs or is dead does not come back", ()),
+        "event_loop": ("restart the daemon, with its log kept", ()),
+        "directory": ("restart the daemon, with its log kept", ()),
+        "holds": ("end the workers that hang; a process that is gone frees its slots at once", ("daemon.lease_s",)),
     }
     for part, state in period.now.get("health", {}).items():
         if not state["ok"]:
             text, keys = advice.get(part, ("read the daemon's log", ()))
             yield Finding(Severity.BAD, "health", part, str(state["reason"]), text, keys)
+
+
+def _loops(period: Period, _config: Config) -> Iterator[Finding]:
+    """What went on after an error is well, and somebody should read why."""
+    for name, loop in period.now.get("loops", {}).items():
+        failed = period.count("loops", name, "errors")
+        if failed and name not in period.now.get("lanes", {}):  # lanes have a rule of their own
+            yield Finding(
+                Severity.ADVICE, "failing loop", name, f"it failed {failed:,.0f} times and went on, last: "
+                f"{loop['last_failure'] or 'see the log'}", "read the daemon's log", (), {"errors": failed},
+            )  # fmt: skip
+
+
+def _setbacks(period: Period, _config: Config) -> Iterator[Finding]:
+    given_up = period.now.get("setbacks", {}).get("given_up", 0)
+    if given_up:
+        yield Finding(
+            Severity.BAD, "blocks that do not move", "lanes",
+            f"{given_up:,} blocks could not be moved, whatever was tried; they are tried once a minute",
+            "read the daemon's log; remove them, or restart", (), {"given_up": given_up},
+        )  # fmt: skip
 
 
 def _slow_hits(period: Period, _config: Config) -> Iterator[Finding]:

@@ -16,6 +16,7 @@ from hybridkv.tiers.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
+from hybridkv.tiers.loops import Pulse
 
 LOOK_EVERY_S = 0.02
 """How often the feed is looked at while somebody watches. Whoever notes an event wakes nobody: it holds the lock."""
@@ -36,12 +37,15 @@ SNAPSHOTS = 4
 class Watchers:
     """The open event streams. All of it belongs to the event loop's thread."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, pulse: Pulse) -> None:
+        """`pulse` tells of `run`."""
         self.patience_s = PATIENCE_S
+        self._pulse = pulse
         self._host = host
         self._changed = asyncio.Event()
         self._somebody = asyncio.Event()
         self._open = 0
+        self._seen = 0
         self._snapshots = 0
         self._closing = False
 
@@ -57,16 +61,18 @@ class Watchers:
 
     async def run(self) -> None:
         """Wakes those who wait when there is news, until it is cancelled."""
-        seen = 0
         while True:
             await self._somebody.wait()
-            await self.look(seen)
-            seen = self._host.feed.next_sequence
+            await asyncio.sleep(LOOK_EVERY_S)
+            self._pulse.begin()
+            self.look()
+            self._pulse.end()
+            self._pulse.well()
 
-    async def look(self, seen: int) -> None:
-        """One look: wake the watchers when the feed went on since the event `seen`."""
-        await asyncio.sleep(LOOK_EVERY_S)
-        if self._host.feed.next_sequence != seen:
+    def look(self) -> None:
+        """Wake the watchers when the feed went on since the last look."""
+        if (now := self._host.feed.next_sequence) != self._seen:
+            self._seen = now
             self._wake()
 
     def _wake(self) -> None:

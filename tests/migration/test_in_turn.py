@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from hybridkv.service.report import health
+from hybridkv.service.probes import health
 from hybridkv.tiers.states import Tier
 from tests.migration.hosts import BLOCK, HIT, Rig
 
@@ -63,7 +63,7 @@ def test_a_failure_fails_its_batch_and_the_next_one_moves(make_host: MakeHost) -
         rig.lower("gpu0", [1])
         assert rig.migrator.quiesce()
         assert rig.where(1) == found
-    assert rig.lane("gpu0-cpu.background").errors == 1
+    assert rig.lane("gpu0-cpu.background").pulse.errors == 1
 
 
 def test_a_cap_on_background_bytes_holds_nobody_up_on_a_clock_that_stands(make_host: MakeHost) -> None:

@@ -28,7 +28,7 @@ def test_an_unexpected_error_in_a_mover_fails_the_batch_and_the_lane_lives_on(ma
     rig.stream("gpu0-cpu.demand").fail_next(RuntimeError("a bug in a mover"))
     assert rig.worker.read([1, 2], tier=Tier.CPU) == [HIT, HIT]
     lane = rig.lane("gpu0-cpu.demand")
-    assert lane.errors == 1
+    assert lane.pulse.errors == 1
     assert lane.thread.is_alive()
     assert rig.moves(source="gpu0", target="cpu") == {"failed": 2, "done": 2}
 
@@ -39,7 +39,7 @@ def test_an_error_at_any_step_of_a_move_leaves_the_accounts_exact(make_host: Mak
     rig.worker.put([1], Tier.GPU)
     with points.listening(failing_at(point, RuntimeError(point), thread="hybridkv-gpu0-cpu")):
         rig.lower("gpu0", [1])
-        rig.until(lambda: rig.lane("gpu0-cpu.background").errors == 1)
+        rig.until(lambda: rig.lane("gpu0-cpu.background").pulse.errors == 1)
     rig.settle()
     assert rig.where(1)
     assert rig.worker.read([1]) == [HIT]

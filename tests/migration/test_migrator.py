@@ -169,10 +169,11 @@ def test_a_pass_that_fails_is_followed_by_the_next(make_host: MakeHost, monkeypa
     assert rig.migrator.loop_errors == 2
 
 
-def test_an_error_in_the_carver_does_not_end_it(make_host: MakeHost) -> None:
+@pytest.mark.parametrize("kind", [RuntimeError, SystemExit])
+def test_an_error_in_the_carver_does_not_end_it(make_host: MakeHost, kind: type[BaseException]) -> None:
     rig = make_host(gpus=0)
     rig.worker.put([1, 2])
-    with points.listening(failing_at("extent.before_carve", RuntimeError("injected"))):
+    with points.listening(failing_at("extent.before_carve", kind("injected"))):
         assert rig.worker.write([3, 4]) == [NEW, NEW]  # the next extent did it
     assert rig.migrator.loop_errors == 1
     assert rig.counter("extents_not_committed") == 1

@@ -56,7 +56,8 @@ def test_a_failed_write_leaves_the_cpu_copy_and_turns_the_tier_off(make_host: Ma
     disk = rig.directory.state.disk
     assert disk is not None
     assert not disk.on
-    assert rig.lane("cpu-disk").errors == 1
+    assert rig.lane("cpu-disk").pulse.errors == 1
+    assert len(rig.directory.state.setbacks) == 0  # the tier's fault, not the block's
     assert not rig.host.health()["disk"][0]
     assert "injected" in rig.host.health()["disk"][1]
 
@@ -102,6 +103,7 @@ def test_a_read_that_fails_is_a_miss_and_the_copy_stays(make_host: MakeHost, mon
     with points.listening(failing_at("disk.read.before_pread", EIO, times=2)):
         assert rig.worker.read([1]) == [MISS]
     assert rig.where(1) == {"disk"}
+    assert len(rig.directory.state.setbacks) == 0  # the tier went off by it
     rig.look_after_disk()
     assert rig.worker.read([1]) == [HIT]
 

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import resource
 import shutil
 import socket
 import stat
@@ -17,6 +18,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from hybridkv.proto import hybridkv_pb2 as pb
 from hybridkv.service import daemon as daemon_module
+from hybridkv.service import watchdog as watchdog_module
 from hybridkv.service.admin_client import AdminClient
 from hybridkv.service.config import Config
 from hybridkv.service.facade import Host
@@ -160,7 +162,7 @@ def test_health_answers_per_service_and_component(wire: Wire) -> None:
 def test_watchers_hear_of_a_component_that_fails_and_comes_back(
     wire: Wire, daemon: DaemonThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(daemon_module, "HEALTH_INTERVAL_S", 0.01)
+    monkeypatch.setattr(watchdog_module, "INTERVAL_S", 0.01)
     host = fake_of(daemon)
     stub = health_pb2_grpc.HealthStub(wire.channel)
     request = health_pb2.HealthCheckRequest(service="hybridkv.disk")
@@ -173,8 +175,19 @@ def test_watchers_hear_of_a_component_that_fails_and_comes_back(
     assert [next(watch).status for watch in watches] == [SERVING] * 2
 
 
+def test_a_daemon_may_open_many_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = min(hard, 4096) - 1
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
+        daemon_module.allow_descriptors()
+        assert few < resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= hard
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_a_probe_that_fails_is_not_healthy(wire: Wire, daemon: DaemonThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon_module, "HEALTH_INTERVAL_S", 0.01)
+    monkeypatch.setattr(watchdog_module, "INTERVAL_S", 0.01)
     stub = health_pb2_grpc.HealthStub(wire.channel)
     watch = stub.Watch(health_pb2.HealthCheckRequest(service=""), timeout=TIMEOUT_S)
     assert next(watch).status == SERVING
@@ -185,7 +198,7 @@ def test_a_probe_that_fails_is_not_healthy(wire: Wire, daemon: DaemonThread, mon
 def test_a_tier_that_is_off_does_not_stop_the_services(
     wire: Wire, daemon: DaemonThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(daemon_module, "HEALTH_INTERVAL_S", 0.01)
+    monkeypatch.setattr(watchdog_module, "INTERVAL_S", 0.01)
     stub = health_pb2_grpc.HealthStub(wire.channel)
     watch = stub.Watch(health_pb2.HealthCheckRequest(service="hybridkv.disk"), timeout=TIMEOUT_S)
     assert next(watch).status == SERVING

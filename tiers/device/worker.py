@@ -46,7 +46,7 @@ class SerialWorker:
         while (task := self._tasks.get()) is not None:
             try:
                 task()
-            except Exception:
+            except BaseException:  # whoever waits for the tasks behind it would wait for ever
                 log.exception("a task of %s failed", self.name)
             del task  # an idle worker must not keep the last task's buffers alive
 

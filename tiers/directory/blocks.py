@@ -46,7 +46,8 @@ class BlockTable:
 
     `slot[p][row]` is the copy's place in pool p: a byte offset, on DISK the segment's number. `children_at[t][row]`
     counts children whose highest copy lies in tier t; a reserved block counts at the tier it is written to.
-    `waiting[row]` counts acquires that wait for the block; each counts in `holds` too.
+    `waiting[row]` counts acquires that wait for the block; each counts in `holds` too. Counts of holders have 32 bits: a
+    caller may name one block in every key of every lease it is allowed, and a count that began anew would free it.
     `mapped[row]` counts the uses of a sealed block by sequences; a `private` one has a key that nobody but they know of.
     `next_child[row]` is the child that came or was used last; it may be gone, and its row another's: hold it against `parent`.
     Columns are replaced by longer ones when rows are allocated. All keys of a namespace have one width.
@@ -59,9 +60,9 @@ class BlockTable:
     highest: NDArray[np.uint8]
     children_at: list[NDArray[np.int32]]
     slot: list[NDArray[np.int64]]
-    leases: list[NDArray[np.uint16]]
-    holds: NDArray[np.uint16]
-    waiting: NDArray[np.uint16]
+    leases: list[NDArray[np.uint32]]
+    holds: NDArray[np.uint32]
+    waiting: NDArray[np.uint32]
     busy: NDArray[np.uint8]
     mapped: NDArray[np.int32]
     private: NDArray[np.uint8]
@@ -331,8 +332,8 @@ _COLUMNS: dict[str, tuple[type[np.generic], int]] = {
     "parent": (np.int32, NO_ROW),
     "next_child": (np.int32, NO_ROW),
     "highest": (np.uint8, NOWHERE),
-    "holds": (np.uint16, 0),
-    "waiting": (np.uint16, 0),
+    "holds": (np.uint32, 0),
+    "waiting": (np.uint32, 0),
     "busy": (np.uint8, 0),
     "mapped": (np.int32, 0),
     "private": (np.uint8, 0),
@@ -353,7 +354,7 @@ _COLUMNS: dict[str, tuple[type[np.generic], int]] = {
 _COLUMN_LISTS: dict[str, tuple[type[np.generic], int]] = {
     "children_at": (np.int32, 0),
     "slot": (np.int64, NO_SLOT),
-    "leases": (np.uint16, 0),
+    "leases": (np.uint32, 0),
     "arrived_at": (np.float64, 0),
 }
 """Likewise; `children_at` has a column a tier, the others one a pool."""

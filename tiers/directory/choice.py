@@ -85,8 +85,10 @@ class Choice:
         return window[~first]
 
     def may_go(self, pool: int, size: int | None) -> Callable[[Rows], NDArray[np.bool_]]:
-        """bool[n]: sealed here, not leased here, in no request and no move, and of the block size asked for."""
+        """bool[n]: sealed here, not leased here, in no request and no move, of the block size asked for, and none whose
+        move failed just now."""
         blocks, sizes = self._state.blocks, self._state.sizes
+        setbacks, now = self._state.setbacks, self._state.clock.now()
 
         def judge(rows: Rows) -> NDArray[np.bool_]:
             may = (
@@ -96,6 +98,8 @@ class Choice:
                 & (blocks.holds[rows] == 0)
                 & (blocks.busy[rows] == 0)
             )
+            if len(setbacks):
+                may &= ~setbacks.resting(rows, now)
             return np.asarray(may if size is None else may & (sizes[blocks.namespace[rows]] == size))
 
         return judge

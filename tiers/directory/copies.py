@@ -184,6 +184,7 @@ class Copies:
             for row in rows.tolist() if warming else ():
                 warming.pop(row, None)
             self._state.speculation.forget(rows)
+            self._state.setbacks.forget(rows)
             blocks.recycle(rows)
 
     # ------------------------------------------------------------------------------------------------ sequences

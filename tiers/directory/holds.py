@@ -44,6 +44,8 @@ class Lease:
     haunts: list[tuple[int, int]] = field(default_factory=list)
     """After it lapsed: the (pool, slot) places its owner may still look at."""
     hints: Hints = NO_HINTS
+    begun_at: float = 0.0
+    lapsed_at: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -67,6 +69,8 @@ class Reservation:
     lapsed: bool = False
     haunts: list[tuple[int, int]] = field(default_factory=list)
     hints: Hints = NO_HINTS
+    begun_at: float = 0.0
+    lapsed_at: float = 0.0
 
 
 @dataclass(slots=True, eq=False)

@@ -36,6 +36,7 @@ class Leases:
             views,
             self._state.clock.now() + life_s,
         )
+        lease.begun_at = self._state.clock.now()
         self._state.ledger.add(lease)
         return lease
 
@@ -95,7 +96,7 @@ class Leases:
                 slots = self._state.blocks.slot[pool][lease.rows[held & (lease.pools == pool)]].tolist()
                 self._state.mapped(pool).haunt(slots)
                 lease.haunts.extend((pool, slot) for slot in slots)
-        lease.lapsed = True
+        lease.lapsed, lease.lapsed_at = True, self._state.clock.now()
         self._state.counters["leases_lapsed"] += 1
         point("lease.lapsed")
         self._let_go(lease)

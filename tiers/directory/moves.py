@@ -194,6 +194,7 @@ class Moves:
             self._copies.place(rows, first.target, slots, moved=True)
         self._end_all(arrived, rows, Stage.DONE)
         blocks.moved_at[rows] = self._state.clock.now()
+        self._state.setbacks.forget(rows)
         way = self._state.books[first.source].id.tier, self._state.books[first.target].id.tier
         if first.source == first.target:
             point("move.relocated", *way)

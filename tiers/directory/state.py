@@ -15,6 +15,7 @@ from hybridkv.tiers.directory.feed import Feed
 from hybridkv.tiers.directory.holds import HoldLedger
 from hybridkv.tiers.directory.mappings import Mapper
 from hybridkv.tiers.directory.quotas import Quotas
+from hybridkv.tiers.directory.setbacks import Setbacks
 from hybridkv.tiers.directory.speculation import Speculation
 from hybridkv.tiers.directory.standings import Standings
 from hybridkv.tiers.directory.unverified import Unverified
@@ -63,6 +64,7 @@ class State:
         self.unverified = Unverified(self.blocks, self.pools_in(Tier.CPU))
         self.quotas: Quotas | None = None
         """Who may have how much; None: the host has no tenants."""
+        self.setbacks = Setbacks()
         self.mapper: Mapper | None = None
         """Hears of what becomes of blocks that sequences map; None: there are no sequences."""
         self.broken: list[str] = []

@@ -70,6 +70,7 @@ class Writes:
             parts,
             state.clock.now() + life_s,
         )
+        reservation.begun_at = state.clock.now()
         state.ledger.add(reservation)
         return reservation, outcomes
 
@@ -221,7 +222,7 @@ class Writes:
         self._forget_rows(reservation.rows[opened])
         reservation.parts[opened] = Part.LAPSED
         reservation.rows[:] = NO_ROW
-        reservation.lapsed = True
+        reservation.lapsed, reservation.lapsed_at = True, self._state.clock.now()
         self._state.counters["reservations_lapsed"] += 1
         point("reserve.lapsed")
         self._drop_if_done(reservation)

@@ -38,6 +38,9 @@ WELL: dict[str, Any] = {
 
 ILL: list[tuple[Rules, str, str, Severity, dict[str, Any]]] = [
     (tier_findings, "health", "disk", Severity.BAD, {"health": {"disk": {"ok": False, "reason": "no space left"}}}),
+    (tier_findings, "failing loop", "migrator", Severity.ADVICE,
+     {"loops": {"migrator": {"errors": 2, "last_failure": "KeyError: 7"}, "gpu0->cpu": {"errors": 1}}}),
+    (tier_findings, "blocks that do not move", "lanes", Severity.BAD, {"setbacks": {"given_up": 1}}),
     (tier_findings, "frequent faults", "cpu", Severity.ADVICE, {"hits": {"gpu": 0, "cpu": 100, "disk": 100}}),
     (tier_findings, "high eviction", "cpu", Severity.ADVICE,
      {"moves": [move("cpu", None, 4000, outcome="evicted")]}),

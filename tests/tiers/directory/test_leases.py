@@ -175,3 +175,16 @@ def test_the_end_of_a_session_ends_its_requests(kit: Kit, end: str) -> None:
     kit.directory.end_session(kit.session) if end == "goodbye" else kit.directory.lapse_session(kit.session)
     assert kit.victims(GPU) == [key(1)]
     assert not kit.directory.blocks.holds.any()
+
+
+def test_one_block_may_be_held_more_often_than_16_bits_count(kit: Kit) -> None:
+    """By one caller alone: a lease may name a block in each of its keys."""
+    (row,) = kit.seal(1)
+    lease = kit.directory.leases.open(kit.session, np.full(1 << 16, row), views=True, request=None, life_s=30.0)
+    kit.directory.leases.hold(lease, np.arange(1 << 16), GPU)
+    assert kit.directory.check() == []
+    assert kit.victims(GPU) == []
+    kit.directory.leases.release(lease)
+    assert kit.victims(GPU) == [key(1)]
+    blocks = kit.directory.blocks
+    assert blocks.holds.itemsize == blocks.waiting.itemsize == 4  # likewise, by requests and calls that wait
