@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import grpc
 from google.protobuf.message import DecodeError
-from grpc._cython.cygrpc import _ServerStoppedError  # type: ignore[import-untyped]  # it has no public name
+from grpc._cython.cygrpc import _ServerStoppedError  # type: ignore[import-not-found]  # it has no public name
 from grpc.aio import AbortError
 
 from hybridkv.service.servicers.streams import MALFORMED, malformed_error

@@ -168,6 +168,7 @@ def suspend_and_resume(stage: Stage) -> None:
 def stop(stage: Stage) -> None:
     stage.store(stage.connect(), BLOCKS)
     stage.daemon.terminate()
+    stage.daemon.has_ended(CALL_S)
 
 
 def leave_blocks_on_disk(stage: Stage) -> None:

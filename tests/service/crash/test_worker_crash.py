@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,7 +66,7 @@ def _nothing_is_held(daemon: DaemonThread, name: str, sessions: int = 1) -> None
     """Once the process is proved gone."""
     until = time.monotonic() + END_S
     while True:
-        stats = daemon.host.stats()
+        stats: dict[str, Any] = daemon.host.stats()
         held = {what: stats[what] for what in ("leases", "reservations", "lapsed_holds", "requests")}
         held |= {use: stats["tiers"]["cpu"][f"{use}_bytes"] for use in ("reserved", "quarantined")}
         if stats["sessions"] == sessions and not any(held.values()):

@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 import pytest
-from grpc._cython.cygrpc import _ServerStoppedError  # type: ignore[import-untyped]  # it has no public name
+from grpc._cython.cygrpc import _ServerStoppedError  # type: ignore[import-not-found]  # it has no public name
 
 from hybridkv.service.servicers.boundary import PREFIX, Boundary, CallCounters
 
@@ -30,7 +30,7 @@ def _run(counters: CallCounters, error: Exception) -> None:
         return grpc.unary_unary_rpc_method_handler(failing)
 
     async def call() -> None:
-        handler: Any = await Boundary(counters).intercept_service(continuation, _Call())  # type: ignore[arg-type]
+        handler: Any = await Boundary(counters).intercept_service(continuation, _Call())
         await handler.unary_unary(b"", _Context())
 
     asyncio.run(call())
