@@ -102,9 +102,11 @@ def _phantoms(kv: KV, keys: Keys) -> int:
 
 
 def left_behind(places: Places) -> list[str]:
-    """Regions and sockets that nobody uses any more; the log, the tallies and the disk tier stay."""
+    """Sockets, locks and regions that nobody uses any more. The log, the tallies and the disk tier stay, and so may what the
+    last daemon keeps of its CPU tier for the next one: one folder."""
     sockets = [path for path in places.work.rglob("*") if path.is_socket() or path.suffix == ".lock"]
-    return [str(path) for path in (*places.shm.rglob("*"), *sockets)]
+    regions = [path for path in places.shm.rglob("gpu*") if path.is_file()]
+    return [str(path) for path in (*sockets, *regions, *sorted(places.shm.iterdir())[1:])]
 
 
 def still_running(places: Places) -> list[str]:

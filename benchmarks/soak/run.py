@@ -67,10 +67,12 @@ class Soak:
         self._stack.close()
 
     def run(self, on_tick: Callable[[float], None] = lambda _: None) -> None:
-        """Until the time is over; `on_tick` hears the seconds since the start. Raises SoakError and what the daemon raises."""
+        """Until the time is over, and no trouble left out; `on_tick` hears the seconds since the start.
+
+        Raises SoakError, and what the daemon raises."""
         began, due = time.monotonic(), troubles(self.plan.seed, self.plan.total_s)
         sample_at, number = 0.0, 0
-        while (at_s := time.monotonic() - began) < self.plan.total_s:
+        while (at_s := time.monotonic() - began) < self.plan.total_s or due:
             for member in self.crew:
                 member.look(time.monotonic())
             if self.daemon.has_ended():
@@ -157,13 +159,13 @@ class Soak:
 
 
 def roles_of(places: Places) -> list[Role]:
-    """Three that map, one that streams, one with asyncio, and a second one that maps beside each of the largest blocks."""
+    """One that maps, one with asyncio, one that streams; then more that map, beside them in the same namespaces."""
     direct, streams = places.address, stage.streaming_address(places)
     return [
         Role("worker", 0, direct),
         Role("aio_worker", 1, direct),
-        Role("worker", 1, direct),
         Role("worker", 2, streams),
         Role("worker", 2, direct),
+        Role("worker", 1, direct),
         Role("worker", 2, direct),
     ]

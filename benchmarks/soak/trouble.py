@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 GAP_S = 3.0
-"""Between two troubles, on average; a tenth of the whole where that is short."""
+"""Between two troubles, on average; a sixteenth of the whole where that is less."""
 LAST_DAEMON_SHARE = 0.4
 """Of the time: the daemon that runs then lives to the end."""
 STOP_S = (0.3, 5.0)
@@ -47,7 +47,7 @@ def troubles(seed: int, total_s: float) -> list[Trouble]:
     """Troubles of a soak of `total_s`, in order. Every kind comes early; then the daemon lives on, so that in the second
     half it has warmed up, and its memory can be compared with itself."""
     rng = random.Random(seed)
-    gap_s = min(GAP_S, total_s / 20)
+    gap_s = min(GAP_S, total_s / 16)
     first = rng.sample(list(Kind), len(Kind))
     found, at_s = [], 0.0
     while (at_s := at_s + rng.expovariate(1 / gap_s) if not first else at_s + gap_s) < total_s - gap_s:

@@ -182,7 +182,11 @@ def test_nothing_is_readable_before_all_is_written_nor_after_retire_begins(
     with listening(look):
         publish(writer, at(5))
         writer.retire(at(5))
-    assert seen == [("headers.fields_written", True, True), ("headers.retired", True, True)]
+    assert seen == [
+        ("headers.fields_written", True, True),
+        ("headers.published", False, True),
+        ("headers.retired", True, True),
+    ]
 
 
 def test_publishing_a_sealed_or_retiring_a_free_slot_is_a_bug(writer: HeaderRegion) -> None:

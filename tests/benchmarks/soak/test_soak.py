@@ -12,7 +12,7 @@ from hybridkv.benchmarks.soak.trouble import Kind
 
 @pytest.mark.slow
 def test_a_short_soak_finds_nothing_wrong(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    code = main(["--minutes", "0.1", "--seed", "11", "--workers", "4", "--out", str(tmp_path)])
+    code = main(["--minutes", "0.08", "--seed", "11", "--workers", "3", "--out", str(tmp_path)])
     assert code == EXIT_OK, capfd.readouterr().err
     report = json.loads((tmp_path / f"soak-{machine_name()}.json").read_text())
     figures = {row["name"]: row["value"] for row in report["rows"]}

@@ -168,12 +168,18 @@ def suspend_and_resume(stage: Stage) -> None:
 def stop(stage: Stage) -> None:
     stage.store(stage.connect(), BLOCKS)
     stage.daemon.terminate()
+    stage.daemon.has_ended(CALL_S)
 
 
-def leave_blocks_on_disk(stage: Stage) -> None:
-    """For the next start to find: nothing dies here."""
+def leave_much_behind(stage: Stage) -> None:
+    """For the next start to find: blocks on disk and in memory, a lease, and slots that are written to. No point kills here."""
     kv = stage.connect()
     stage.sink(kv, stage.store(kv, BLOCKS))
+    kv.acquire(stage.store(kv, BLOCKS), tier="cpu")
+    keys = stage.keys(kv, BLOCKS)
+    stage.never.update(keys)
+    kv.reserve(keys, tier="cpu").array(0)[:] = GARBAGE
+    stage.daemon.kill()
 
 
 def spoil_a_manifest(disk: Path) -> None:

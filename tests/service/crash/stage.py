@@ -66,13 +66,16 @@ class Stage:
     disk; `never`: keys that were written to and not sealed.
     """
 
-    def __init__(self, daemon: Forked, address: str, number: int) -> None:
-        self.daemon, self.address, self.number = daemon, address, number
+    def __init__(self, daemon: Forked, folder: Path, number: int) -> None:
+        self.daemon, self.folder, self.number = daemon, folder, number
+        self.address = f"unix://{folder}/kv.sock"
+        self.died_at = ""
+        self.spoiled = False
         self.sealed: set[bytes] = set()
         self.durable: set[bytes] = set()
         self.never: set[bytes] = set()
         self.clients: list[KV] = []
-        self.admin = AdminClient(address)
+        self.admin = AdminClient(self.address)
         self._chains = 0
         self._content = Content(BLOCK_BYTES)
 
@@ -140,9 +143,9 @@ class Stage:
 
 
 @contextmanager
-def staged(daemon: Forked, address: str, number: int) -> Iterator[Stage]:
+def staged(daemon: Forked, folder: Path, number: int) -> Iterator[Stage]:
     """Work until the daemon is dead; that it died in the middle is no error here."""
-    stage = Stage(daemon, address, number)
+    stage = Stage(daemon, folder, number)
     try:
         yield stage
     except (DeadError, HybridKVError):
