@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,17 +62,17 @@ class Scene:
 
     def held(self) -> tuple[int, int, int]:
         """Leases, reservations and sequences."""
-        found = self.host.stats()
-        sequences: dict[str, int] = found["paging"]["sequences"]  # type: ignore[index]
-        return found["leases"], found["reservations"], sum(sequences.values())  # type: ignore[return-value]
+        found: Any = self.host.stats()
+        return found["leases"], found["reservations"], sum(found["paging"]["sequences"].values())
 
     def quarantined(self) -> int:
         """Slots, of either tier."""
-        tiers = self.host.stats()["tiers"]
-        return sum(tiers[tier]["quarantined_bytes"] for tier in ("cpu", "gpu0")) // BLOCK_BYTES  # type: ignore[index]
+        tiers: Any = self.host.stats()["tiers"]
+        return int(sum(tiers[tier]["quarantined_bytes"] for tier in ("cpu", "gpu0"))) // BLOCK_BYTES
 
     def sessions(self) -> int:
-        return int(self.host.stats()["sessions"])  # type: ignore[call-overload]
+        found: Any = self.host.stats()
+        return int(found["sessions"])
 
     def stored(self, *first_tokens: int) -> list[Keys]:
         """Chains that are written and published by this process."""
