@@ -20,7 +20,7 @@ from tests.service.client.conftest import BLOCK_BYTES, chain_of, check_content, 
 from tests.service.client.processes import daemon_process
 
 TIMEOUT_S = 0.4
-AT_MOST_S = 20.0
+AT_MOST_S = 40.0
 """Far above the deadlines, for a busy machine; far below for ever."""
 SILENCE = (DeadlineExceededError, UnavailableError)
 
