@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hybridkv.migration.advice import Advice, Bet
 from hybridkv.migration.placement import Placement
 from hybridkv.migration.reclaim import Reclaim
-from hybridkv.migration.tickets import FAILURES, Hooks, Ticket
+from hybridkv.migration.tickets import FAILURES, AskedAgain, Hooks, Ticket
 from hybridkv.tiers.directory import Directory
 from hybridkv.tiers.directory.blocks import NO_SLOT
 from hybridkv.tiers.directory.holds import Lease, Session
@@ -152,10 +152,11 @@ class Acquires:
             self.advice.settle(bet)
 
     def again(self, lease: Lease) -> Ticket[AcquireReply]:
-        """The ticket of an acquire that still waits; a finished one for a lease that does not."""
+        """A ticket for an acquire that still waits; a finished one for a lease that does not. The lease is its owner's by
+        now: who gives this ticket up keeps it."""
         acquire = self._acquires.get(lease.id)
         if acquire is not None:
-            return acquire.ticket
+            return AskedAgain(acquire.ticket)
         states = np.where(lease.held, _HIT, _MISS).astype(np.uint8)
         settled = _Acquire(lease, states, [], 0)
         settled.ticket = Ticket(lambda: self._reply_acquire(settled), lambda: None)

@@ -81,3 +81,22 @@ class Ticket(Generic[T]):
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback()
+
+
+class AskedAgain(Ticket[T]):
+    """A further question about what an earlier ticket will answer. Whoever asks it may give up without giving up what the
+    first answer granted."""
+
+    def __init__(self, first: Ticket[T]) -> None:
+        super().__init__(first.reply, lambda: None)
+        self._first = first
+
+    @property
+    def done(self) -> bool:
+        return self._first.done
+
+    def wait(self, timeout_s: float | None) -> bool:
+        return self._first.wait(timeout_s)
+
+    def add_done_callback(self, callback: Callable[[], None]) -> None:
+        self._first.add_done_callback(callback)

@@ -35,12 +35,10 @@ def budget_s(wait_s: float, context: Any) -> float:
 async def settled(ticket: Awaited, wait_s: float, context: Any) -> None:
     """Return when the ticket is done, `wait_s` is over or the call's deadline is near, whichever is first.
 
-    When the call is cancelled meanwhile, or its deadline had passed before it got here, the ticket is abandoned:
-    nobody will hear what it grants. In the latter case DeadlineExceededError is raised.
+    When the call is cancelled meanwhile, or its deadline has passed before it got here or when it could be answered, the
+    ticket is abandoned: nobody will hear what it grants. In the latter cases DeadlineExceededError is raised.
     """
-    if (remaining := context.time_remaining()) is not None and remaining <= _NOTHING_LEFT_S:
-        ticket.abandon()
-        raise DeadlineExceededError("the deadline had passed before the call was served")
+    _check_deadline(ticket, context)
     budget = budget_s(wait_s, context)
     if ticket.done or budget <= _NOTHING_LEFT_S:
         return
@@ -49,6 +47,13 @@ async def settled(ticket: Awaited, wait_s: float, context: Any) -> None:
     except asyncio.CancelledError:
         ticket.abandon()
         raise
+    _check_deadline(ticket, context)  # on a busy machine this thread may come too late
+
+
+def _check_deadline(ticket: Awaited, context: Any) -> None:
+    if (remaining := context.time_remaining()) is not None and remaining <= _NOTHING_LEFT_S:
+        ticket.abandon()
+        raise DeadlineExceededError("the deadline had passed before the call was served")
 
 
 async def _done_within(ticket: Awaited, budget: float) -> None:

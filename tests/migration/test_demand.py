@@ -68,6 +68,28 @@ def test_an_abandoned_acquire_leaves_no_hold(make_host: MakeHost) -> None:
     rig.settle()
 
 
+def test_a_repeated_acquire_that_is_abandoned_leaves_the_lease(make_host: MakeHost) -> None:
+    """Its owner knows of the lease and looks at what it holds; only the repeated call is given up."""
+    rig = make_host()
+    rig.worker.put([1])
+    rig.worker.put([2], Tier.GPU)
+    stream = rig.stream("gpu0-cpu.demand")
+    stream.hold()
+    first = rig.worker.acquire([1, 2], tier=Tier.CPU)
+    lease = first.reply().lease
+    again = rig.host.acquire(rig.worker.session, Keys(b"", 16), lease=lease)
+    assert not again.done
+    again.abandon()
+    assert rig.worker.again(lease).states.tolist() == [HIT, PENDING]
+    told: list[bool] = []
+    again.add_done_callback(lambda: told.append(True))
+    stream.release_held()
+    assert again.wait(PATIENCE_S)
+    assert (again.done, first.done, told) == (True, True, [True])
+    assert rig.worker.again(lease).states.tolist() == [HIT, HIT]
+    rig.worker.release(lease)
+
+
 def test_a_session_that_ends_lets_its_waiting_calls_go(make_host: MakeHost) -> None:
     rig = make_host()
     rig.worker.put([1], Tier.GPU)

@@ -1,5 +1,6 @@
 """Transfers that take longer than leases live: who asked may be gone, nobody else gets the slots before the copy has ended."""
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from hybridkv.service.client import KV, connect
+from hybridkv.service.client.aio import connect_async
 from hybridkv.service.client.lease import Lease
 from hybridkv.service.facade import Host
 from hybridkv.service.in_thread import DaemonThread
@@ -28,6 +30,7 @@ class Scene:
 
     def __init__(self, daemon: DaemonThread, clock: ManualClock) -> None:
         self.host = daemon.host
+        self.address = daemon.address
         self.clock = clock
         self.kv = connect(daemon.address, make_space(), timeout_s=PATIENCE_S)
         self.other = connect(daemon.address, make_space(), timeout_s=PATIENCE_S)
@@ -124,3 +127,30 @@ def test_a_lapsed_lease_on_the_source_of_a_copy_is_reported_and_its_slot_is_nobo
     assert scene.put(scene.other, chain_of(scene.other, 2, first_token=20_000), "cpu") == 2
     assert scene.check(others) >= put - 2
     assert scene.kv.lookup(keys).tiers.tolist() != [Tier.CPU] * 2
+
+
+def test_who_stops_waiting_for_the_rest_of_a_lease_keeps_what_it_has(scene: Scene) -> None:
+    """A block is there and leased, the next one is on its way for longer than the caller waits: the call is cancelled, and
+    the lease that the first answer told of stays."""
+    keys = chain_of(scene.kv, 2)
+    assert scene.put(scene.kv, keys, "gpu") == 2
+    with scene.other.acquire(keys[:1], tier="cpu", timeout_s=PATIENCE_S) as first:
+        assert first.prefix == 1
+    stream = scene.stream("gpu0-cpu.demand")
+    stream.hold()
+
+    async def scenario() -> None:
+        async with connect_async(scene.address, make_space(), timeout_s=PATIENCE_S) as kv:
+            async with kv.acquire(keys, tier="cpu") as lease:
+                assert lease.states.tolist() == [Outcome.HIT, Outcome.PENDING]
+                view = lease.array(0)
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(lease.wait(PATIENCE_S), 0.05)
+                scene.other.remove(keys[:1])
+                await asyncio.to_thread(scene.put, scene.other, chain_of(scene.other, BLOCKS, first_token=9_000), "cpu")
+                check_content(keys[:1], view[None])
+                stream.release_held()
+                assert (await lease.wait(PATIENCE_S)).tolist() == [Outcome.HIT] * 2
+                check_content(keys, np.stack([lease.array(i) for i in range(2)]))
+
+    asyncio.run(asyncio.wait_for(scenario(), 3 * PATIENCE_S))

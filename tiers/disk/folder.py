@@ -3,7 +3,7 @@
     lock                    flock of the running store, holds its pid
     clean                   written last by a clean stop: what each segment's file looked like
     seg-<n>-<block_bytes>/  a segment: manifest.json, and LMDB's data.mdb and lock.mdb
-    new-*, old-*            half made, half removed: cleared away at the next start
+    new-<n>, old-seg-<…>    half made, half removed: cleared away at the next start
     aside/                  segments that cannot be trusted or understood; they count against the cap, and go first
 
 What is read here is small, and nothing of it is handed to LMDB before the manifest's version is known.
@@ -27,6 +27,8 @@ ASIDE_NAME = "aside"
 STORE_MAGIC = "hybridkv-segment"
 STORE_VERSION = 1
 _SEGMENT = re.compile(r"seg-(\d{1,9})-(\d{4,12})")
+_LEFTOVER = re.compile(r"new-(\d{1,9}|clean|probe)|old-seg-\d{1,9}-\d{4,12}")
+"""What a crash may leave of our own; another's `old-photos` is none of our business."""
 _MAX_SMALL_FILE_BYTES = 1 << 20
 
 
@@ -134,7 +136,7 @@ def move_aside(root: Path, path: Path, reason: str) -> Path:
 def clear_leftovers(root: Path) -> None:
     """Remove what a crash left half made or half removed."""
     for entry in list(root.iterdir()):
-        if entry.name.startswith(("new-", "old-")):
+        if _LEFTOVER.fullmatch(entry.name):
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
             else:

@@ -118,6 +118,20 @@ def test_a_call_whose_deadline_had_passed_lets_go() -> None:
     assert ticket.abandoned
 
 
+def test_a_call_whose_deadline_passed_while_it_waited_lets_go() -> None:
+    """The event loop was late: what would be granted now is heard by nobody."""
+    left = iter([1.0, 1.0, -0.1])
+
+    class Late(Context):
+        def time_remaining(self) -> float | None:
+            return next(left)
+
+    ticket = FakeTicket(lambda: None, lambda: True, lambda: None)
+    with pytest.raises(DeadlineExceededError):
+        asyncio.run(settled(ticket, 0.01, Late(None)))
+    assert ticket.abandoned
+
+
 def test_a_ticket_that_is_done_after_the_loop_ended_harms_nobody() -> None:
     pending = [True]
     ticket = FakeTicket(lambda: None, lambda: bool(pending), lambda: None)

@@ -227,3 +227,20 @@ def test_what_a_crash_left_half_made_is_cleared_away(kit: Kit) -> None:
         {kit.data_file(segment).parent.name for segment in segments}
     )
     kit.expect(again, blocks, segments)
+
+
+def test_what_is_not_ours_stays(kit: Kit) -> None:
+    """Somebody pointed the tier at a directory that has other things in it."""
+    kit.path.mkdir()
+    for name in ("old-photos", "new-project", "seg-of-a-film", "aside-notes"):
+        (kit.path / name).mkdir()
+        (kit.path / name / "precious").write_text("mine")
+    (kit.path / "new-letter.txt").write_text("mine")
+    store = kit.store()
+    assert len(store.open()) == 0
+    kit.expect(store, [kit.block(1)], store.put([kit.block(1)]))
+    store.clear()
+    store.close()
+    assert len(kit.store().open()) == 0
+    assert len(list(kit.path.glob("*/precious"))) == 4
+    assert (kit.path / "new-letter.txt").read_text() == "mine"
