@@ -248,9 +248,13 @@ AT_START = (
     "disk.start.verified",
     "disk.start.listed",
     "start.restored",
+    "takeover.claimed",
+    "takeover.adopted",
+    "takeover.frozen",
     "disk.aside.before_move",
 )
-"""Points of a start, which needs blocks on disk."""
+"""Points of a start, which needs blocks on disk and in the memory of a daemon before; of the last one, on a disk of which a
+segment is spoiled."""
 
 
 def _sparse(stage: Stage, tier: str, count: int) -> Keys:
