@@ -105,10 +105,11 @@ _handler: Handler | None = None
 
 def point(name: str, source: Tier | None = None, target: Tier | None = None) -> None:
     """Pass the point `name`; a step of a move says from where to where."""
-    if _handler is not None:
-        _handler(name)
+    handler = _handler  # once: another thread may end the listening
+    if handler is not None:
+        handler(name)
         if source is not None and target is not None:
-            _handler(f"{name}.{source.name.lower()}_to_{target.name.lower()}")
+            handler(f"{name}.{source.name.lower()}_to_{target.name.lower()}")
 
 
 def install(handler: Handler | None) -> None:
