@@ -302,14 +302,10 @@ class Acquires:
                 space = directory.state.ledger.sessions[lease.session].namespace
                 self.forget_lease(lease)
                 directory.leases.end(lease)
-                refused = self._reclaim.allowance.refusal(acquire.target, space, acquire.no_room)
-                if refused is not None:
-                    raise refused
-                book = directory.books[acquire.target]
-                raise ResourceExhaustedError(
-                    str(book.id),
-                    f"no room for {acquire.no_room} blocks: {book.used_bytes} of {book.capacity_bytes} bytes used",
-                )
+                book, no_room = directory.books[acquire.target], acquire.no_room
+                figures = f"no room for {no_room} blocks: {book.used_bytes} of {book.capacity_bytes} bytes used"
+                refused = self._reclaim.allowance.refusal(acquire.target, space, no_room)
+                raise refused or ResourceExhaustedError(str(book.id), figures)
             left_s = max(0.0, lease.expires_at - directory.state.clock.now())
             slots = directory.leases.slots(lease)
             return AcquireReply(lease.id, acquire.states.copy(), slots, left_s, acquire.no_room)
