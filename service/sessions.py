@@ -45,8 +45,7 @@ class _Record:
     pid: int
     told: LimitsInfo
     exports: SessionExports | None
-    owner: str | None = None
-    """The tenant it belongs to."""
+    owner: str | None = None  # the tenant it belongs to
     proof: bool = False
     """Its processes are watched: their end will be told."""
     broken_at: float | None = None
@@ -175,12 +174,10 @@ class SessionBook:
 
     def regions(self, session: int, token: bytes) -> list[RegionOffer]:
         """See `Host.regions`."""
-        if self._config.daemon.isolation == "strict":
-            self._record(session, token)
-            raise FailedPreconditionError("daemon.isolation is strict: no worker maps memory")
         with self._directory.lock:
-            exports = self._record(session, token).exports
-            offers = []
+            exports, offers = self._record(session, token).exports, []
+            if self._config.daemon.isolation == "strict":
+                raise FailedPreconditionError("daemon.isolation is strict: no worker maps memory")
             for info in self._pools:
                 if info.kind == "host":
                     offers += self._offers_of(info)
@@ -339,9 +336,8 @@ class SessionBook:
     def holds_by_owner(self) -> Counter[str]:
         """Leases and reservations of all sessions of each tenant. Under the lock."""
         sessions, held = self._directory.state.ledger.sessions, Counter[str]()
-        for number, record in self._records.items():
-            if record.owner is not None and number in sessions:
-                held[record.owner] += len(sessions[number].holds)
+        for number, session in sessions.items():
+            held[self.owner_of(number) or ""] += len(session.holds)
         return held
 
     def target(self, tier: Tier | None, device: int | None) -> int:
