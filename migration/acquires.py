@@ -274,8 +274,7 @@ class Acquires:
         if wanted > barred and acquire.failures < FAILURES:
             coming |= self._reclaim.make_room(target, size, wanted - barred)
         if coming and acquire.failures < FAILURES:
-            freed = directory.books[target].free_slots(size)
-            self._begin(acquire, rows[moving : moving + freed], target)
+            self._begin(acquire, rows[moving : moving + directory.books[target].free_slots(size)], target)
             return True
         return False
 
@@ -318,14 +317,10 @@ class Acquires:
                 space = directory.state.ledger.sessions[lease.session].namespace
                 self.forget_lease(lease)
                 directory.leases.end(lease)
-                refused = self._reclaim.allowance.refusal(acquire.target, space, acquire.no_room)
-                if refused is not None:
-                    raise refused
-                book = directory.books[acquire.target]
-                raise ResourceExhaustedError(
-                    str(book.id),
-                    f"no room for {acquire.no_room} blocks: {book.used_bytes} of {book.capacity_bytes} bytes used",
-                )
+                book, no_room = directory.books[acquire.target], acquire.no_room
+                figures = f"no room for {no_room} blocks: {book.used_bytes} of {book.capacity_bytes} bytes used"
+                by_quota = self._reclaim.allowance.refusal(acquire.target, space, no_room)
+                raise by_quota or ResourceExhaustedError(str(book.id), figures)
             left_s = max(0.0, lease.expires_at - directory.state.clock.now())
             slots = directory.leases.slots(lease)
             return AcquireReply(lease.id, acquire.states.copy(), slots, left_s, acquire.no_room)

@@ -75,6 +75,23 @@ class Allowance:
             return False, 0
         return self.make(pool, space, count), self.short(pool, space, count)
 
+    def found_below(self, below: int | None, rows: Rows) -> bool:
+        """Blocks of one namespace are to go down there, where their tenant may have no more: its other blocks there go
+        further down, or begin to. Whether the first of `rows` finds quota by that."""
+        if below is None:
+            return False
+        self.make(below, int(self._directory.blocks.namespace[rows[0]]), len(rows))
+        return len(self._directory.fitting(rows[:1], below)) > 0
+
+    def of_others(self, rows: Rows, run: Rows) -> Rows:
+        """Those of other tenants than the one of `run`, its head: what may not go may be an ancestor of its own tenant's
+        blocks, and of no others."""
+        quotas, spaces = self._quotas, self._directory.blocks.namespace
+        if quotas is None:
+            return rows[len(run) :]
+        others: Rows = rows[quotas.of_spaces(spaces[rows]) != quotas.of_space(int(spaces[run[0]]))]
+        return others
+
     def _leaving_bytes(self, pool: int, space: int) -> int:
         quotas = self._quotas
         if quotas is None:

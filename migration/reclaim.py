@@ -124,11 +124,11 @@ class Reclaim:
                 rows = rows[len(run) :]
                 continue
             if kind == "barred":
-                if self._quota_below_is_free(pool, run):
+                if self.allowance.found_below(self.below(pool), run):
                     continue
                 gone, coming = self._without_quota_below(pool, run, reason)
                 freed, started = freed + gone, started + coming
-                rows = rows[len(run) :] if gone else self._of_others(rows, run)
+                rows = rows[len(run) :] if gone else self.allowance.of_others(rows, run)
                 continue
             sent = self._demote(pool, run, reason, priority)
             started += sent
@@ -157,14 +157,6 @@ class Reclaim:
             return run[: int(np.argmin(barred)) if not barred.all() else len(run)], "barred"
         return run[: int(np.argmin(fits)) if not fits.all() else len(run)], "demote"
 
-    def _quota_below_is_free(self, pool: int, run: Rows) -> bool:
-        """Their tenant's other blocks below have gone further down, or begun to: whether the first finds quota by that."""
-        below = self.below(pool)
-        if below is None:
-            return False
-        self.allowance.make(below, int(self._directory.blocks.namespace[run[0]]), len(run))
-        return len(self._directory.fitting(run[:1], below)) > 0
-
     def _without_quota_below(self, pool: int, run: Rows, reason: Reason) -> tuple[int, int]:
         """Blocks of one namespace have to leave the pool, and their tenant may have no more below: (freed now, on their way).
 
@@ -174,14 +166,6 @@ class Reclaim:
         if below is not None and self.allowance.coming(below, space):
             return 0, 1
         return (0 if reason in _KEEP_THE_LAST else self._drop(pool, run, Reason.QUOTA)), 0
-
-    def _of_others(self, rows: Rows, run: Rows) -> Rows:
-        """Those that are of other tenants: what is barred may be an ancestor of its own tenant's only."""
-        quotas, spaces = self._directory.state.quotas, self._directory.blocks.namespace
-        if quotas is None:
-            return rows[len(run) :]
-        others: Rows = rows[quotas.of_spaces(spaces[rows]) != quotas.of_space(int(spaces[run[0]]))]
-        return others
 
     def _stays_somewhere(self, pool: int, rows: Rows) -> NDArray[np.bool_]:
         """Blocks that lose no last copy when `lower` takes this one: there is another, or it is moved. bool [n]."""

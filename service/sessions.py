@@ -15,6 +15,7 @@ from hybridkv.service.replies import Attached, LimitsInfo, PoolInfo
 from hybridkv.service.side.handles import handles_to_extra
 from hybridkv.service.side.protocol import RegionKind
 from hybridkv.service.side.server import RegionOffer
+from hybridkv.service.tenants import check_leases_quota
 from hybridkv.tiers.directory import Directory
 from hybridkv.tiers.directory.books import MappedBook
 from hybridkv.tiers.directory.holds import Reservation, Session
@@ -47,8 +48,7 @@ class _Record:
     pid: int
     told: LimitsInfo
     exports: SessionExports | None
-    owner: str | None = None
-    """The tenant it belongs to."""
+    owner: str | None = None  # the tenant it belongs to
     proof: bool = False
     """Its processes are watched: their end will be told."""
     broken_at: float | None = None
@@ -129,10 +129,10 @@ class SessionBook:
         if len(self._records) >= limits.sessions_count:
             raise ResourceExhaustedError("limits.sessions_count", f"{len(self._records)} are attached, the limit")
         known_by = space.fingerprint if owner is None else owned_fingerprint(owner, space.fingerprint)
-        found = self._directory.add_space_by(
-            known_by, space.layout.block_bytes, space.key_bytes, limit=limits.namespaces_count
+        size, limit = space.layout.block_bytes, limits.namespaces_count
+        session = self._directory.open_session(
+            self._directory.add_space_by(known_by, size, space.key_bytes, limit=limit)
         )
-        session = self._directory.open_session(found)
         exports = None if in_process else SessionExports(self._memory.device_pools)
         tokens = space.layout.block_tokens
         self._records[session.id] = _Record(
@@ -180,12 +180,10 @@ class SessionBook:
 
     def regions(self, session: int, token: bytes) -> list[RegionOffer]:
         """See `Host.regions`."""
-        if self._config.daemon.isolation == "strict":
-            self._record(session, token)
-            raise FailedPreconditionError("daemon.isolation is strict: no worker maps memory")
         with self._directory.lock:
-            exports = self._record(session, token).exports
-            offers = []
+            exports, offers = self._record(session, token).exports, []
+            if self._config.daemon.isolation == "strict":
+                raise FailedPreconditionError("daemon.isolation is strict: no worker maps memory")
             for info in self._pools:
                 if info.kind == "host":
                     offers += self._offers_of(info)
@@ -348,20 +346,18 @@ class SessionBook:
 
     def owner_of(self, session: int) -> str | None:
         """See `Host.owner_of`."""
-        record = self._records.get(session)
-        return None if record is None else record.owner
+        return record.owner if (record := self._records.get(session)) else None
 
     def maps(self, session: int) -> bool:
         """See `Host.maps`."""
-        record = self._records.get(session)
-        return record is not None and record.proof
+        return bool((record := self._records.get(session)) and record.proof)
 
     def retune(self, config: Config) -> None:
         """Go by `config` from now on; under the lock. Sessions keep the limits they were told."""
         self._config = config
 
     def check_holds(self, session: Session) -> None:
-        self._check_tenants_holds(session)
+        check_leases_quota(self._config, self.owner_of(session.id), self.holds_by_owner)
         limit = self._config.limits.holds_per_session_count
         if len(session.holds) >= limit:
             raise ResourceExhaustedError(
@@ -369,24 +365,11 @@ class SessionBook:
                 f"this session has {len(session.holds)} leases and reservations, the limit",
             )
 
-    def _check_tenants_holds(self, session: Session) -> None:
-        record = self._records.get(session.id)
-        tenant = None if record is None or record.owner is None else self._config.tenants.get(record.owner)
-        if record is None or tenant is None or tenant.leases_count is None:
-            return
-        held = self.holds_by_owner()[record.owner or ""]
-        if held >= tenant.leases_count:
-            raise ResourceExhaustedError(
-                f"quota {record.owner}.leases_count",
-                f"{held} leases and reservations of {tenant.leases_count} are there",
-            )
-
     def holds_by_owner(self) -> Counter[str]:
         """Leases and reservations of all sessions of each tenant. Under the lock."""
         sessions, held = self._directory.state.ledger.sessions, Counter[str]()
-        for number, record in self._records.items():
-            if record.owner is not None and number in sessions:
-                held[record.owner] += len(sessions[number].holds)
+        for number, session in sessions.items():
+            held[self.owner_of(number) or ""] += len(session.holds)
         return held
 
     def target(self, tier: Tier | None, device: int | None) -> int:

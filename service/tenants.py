@@ -1,6 +1,10 @@
-"""What the daemon tells of tenants: to each its own figures, to operators all of them."""
+"""Tenants as the daemon counts them: their figures, to each its own and to operators all, and how many leases they may have."""
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
+
+from hybridkv.service.config import Config
+from hybridkv.tiers.errors import ResourceExhaustedError
 
 if TYPE_CHECKING:
     from hybridkv.service.host_base import HostBase
@@ -32,3 +36,15 @@ def _figures(host: "HostBase", tenant: str, held: int) -> dict[str, Any]:
         "leases": held,
         "leases_quota": host.config.tenants[tenant].leases_count,
     }
+
+
+def check_leases_quota(config: Config, owner: str | None, held: Callable[[], Mapping[str, int]]) -> None:
+    """Before one more lease or reservation of the tenant; `held()` counts those there are. Raises ResourceExhaustedError."""
+    quota = None if owner is None else config.tenants[owner].leases_count
+    if owner is None or quota is None:
+        return
+    count = held()[owner]
+    if count >= quota:
+        raise ResourceExhaustedError(
+            f"quota {owner}.leases_count", f"{count} leases and reservations of {quota} are there"
+        )

@@ -14,7 +14,7 @@ from hybridkv.service.client.reports import AccessReports
 from hybridkv.service.client.translations import CALL_FREE, MAX_TRANSLATIONS_COUNT, TRANSLATIONS_COUNT, Translations
 from hybridkv.service.client.transport import Dial, LostError, Transport
 from hybridkv.tiers.checks import checked_int
-from hybridkv.tiers.errors import FailedPreconditionError, UnavailableError
+from hybridkv.tiers.errors import DeadlineExceededError, FailedPreconditionError, UnavailableError
 
 T = TypeVar("T")
 EpochChanged = Callable[[int, int], None]
@@ -151,10 +151,16 @@ class Link:
     def _dial_within(self, budget: Budget) -> Transport:
         """Attach, trying again while nobody answers."""
         backoff_s = FIRST_BACKOFF_S
+        unanswered: UnavailableError | None = None
         while True:
             try:
                 return self._dial(budget.left_s())
+            except DeadlineExceededError as late:
+                if unanswered is None:
+                    raise
+                raise UnavailableError(f"cannot attach: {unanswered}") from late
             except UnavailableError as error:
+                unanswered = error
                 if budget.left_s() <= backoff_s:
                     raise UnavailableError(f"cannot attach: {error}") from error
             time.sleep(backoff_s)

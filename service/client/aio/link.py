@@ -13,7 +13,7 @@ from hybridkv.service.client.formers import Formers
 from hybridkv.service.client.link import FIRST_BACKOFF_S, MAX_BACKOFF_S, EpochChanged
 from hybridkv.service.client.translations import CALL_FREE, Translations
 from hybridkv.service.client.transport import LostError
-from hybridkv.tiers.errors import FailedPreconditionError, UnavailableError
+from hybridkv.tiers.errors import DeadlineExceededError, FailedPreconditionError, UnavailableError
 
 T = TypeVar("T")
 AsyncDial = Callable[[float], Awaitable[AsyncTransport]]
@@ -133,10 +133,16 @@ class AsyncLink:
     async def _dial_within(self, budget: Budget) -> AsyncTransport:
         """Attach, trying again while nobody answers."""
         backoff_s = FIRST_BACKOFF_S
+        unanswered: UnavailableError | None = None
         while True:
             try:
                 return await self._dial(budget.left_s())
+            except DeadlineExceededError as late:
+                if unanswered is None:
+                    raise
+                raise UnavailableError(f"cannot attach: {unanswered}") from late
             except UnavailableError as error:
+                unanswered = error
                 if budget.left_s() <= backoff_s:
                     raise UnavailableError(f"cannot attach: {error}") from error
             await asyncio.sleep(backoff_s)

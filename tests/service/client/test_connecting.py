@@ -111,7 +111,7 @@ def test_reply_of_another_epoch_ends_the_session() -> None:
     calls = Calls(7, OneStream())
     replies = [pb.TouchReply(epoch=7), pb.TouchReply(epoch=8)]
 
-    def touch(request: Any, timeout: float) -> Any:
+    def touch(request: Any, timeout: float, metadata: Any) -> Any:
         return replies.pop(0)
 
     assert calls(touch, None, 1.0).epoch == 7
@@ -125,11 +125,11 @@ def test_reply_of_another_epoch_ends_the_session() -> None:
 
 def test_call_without_time_is_not_made() -> None:
     with pytest.raises(DeadlineExceededError):
-        Calls(7, OneStream())(lambda request, timeout: pytest.fail("was called"), None, 0.0)
+        Calls(7, OneStream())(lambda request, timeout, metadata: pytest.fail("was called"), None, 0.0)
 
 
 def test_channel_closed_by_another_thread_is_a_lost_session() -> None:
-    def closed(request: Any, timeout: float) -> Any:
+    def closed(request: Any, timeout: float, metadata: Any) -> Any:
         raise ValueError("Cannot invoke RPC on closed channel!")
 
     with pytest.raises(LostError, match="closed channel"):
