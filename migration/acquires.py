@@ -226,23 +226,15 @@ class Acquires:
             self._directory.state.counters["acquires_given_up"] += len(failing)
             self._stop_waiting(acquire, failing, Outcome.MISS)
         todo = [position for position in positions[idle].tolist() if position in acquire.pending]
-        if todo:
-            todo = self._without_unverified(acquire, todo)
+        if todo and self._directory.state.unverified.any_in(acquire.target):
+            # What was taken over and is not verified yet needs no transfer, but that.
+            waits = self._directory.state.unverified.awaited(acquire.lease.rows[todo], acquire.target)
+            todo = np.array(todo)[~waits].tolist()
         if todo and not self._start(acquire, np.array(todo, np.int64)):
             unstarted = [p for p, row in acquire.pending.items() if not blocks.busy[row]]
             acquire.no_room += len(unstarted)
             self._directory.state.counters["acquires_without_room"] += len(unstarted)
             self._stop_waiting(acquire, unstarted, Outcome.MISS)
-
-    def _without_unverified(self, acquire: _Acquire, positions: list[int]) -> list[int]:
-        """Copies where they are wanted that nobody has verified since they were taken over need no transfer, but that."""
-        unverified = self._directory.state.unverified
-        if not unverified.any_in(acquire.target):
-            return positions
-        rows = acquire.lease.rows[positions]
-        waiting = unverified.among(rows, acquire.target)
-        unverified.ask(rows[waiting])
-        return [position for position, waits in zip(positions, waiting.tolist(), strict=True) if not waits]
 
     def _resolve(self, acquire: _Acquire) -> None:
         blocks, lease = self._directory.blocks, acquire.lease

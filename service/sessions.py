@@ -29,12 +29,9 @@ from hybridkv.tiers.errors import (
 )
 from hybridkv.tiers.namespace import Namespace, owned_fingerprint
 from hybridkv.tiers.pools import MIN_BLOCK_BYTES
-from hybridkv.tiers.process import boot_id, start_time
+from hybridkv.tiers.process import GONE, boot_id, start_time
 from hybridkv.tiers.shm import SharedRegion
 from hybridkv.tiers.states import Tier
-
-GONE = 2**64 - 1
-"""The start time of a process that had ended before it was asked for: nobody's."""
 
 
 @dataclass(slots=True)
@@ -239,10 +236,7 @@ class SessionBook:
             record.pid = pid or record.pid
 
     def _enter(self, session: Session, record: _Record, pid: int) -> None:
-        """Note in the session table who maps the regions, so that the next daemon knows whose slots it may not use.
-
-        Raises ResourceExhaustedError when the table is full: who is not in it may not map.
-        """
+        """Note in the session table who maps the regions: the next daemon goes by it. ResourceExhaustedError when it is full."""
         headers = self._directory.state.mapped(self._memory.cpu_index).headers
         if headers is None or pid in record.entries:
             return

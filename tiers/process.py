@@ -14,6 +14,9 @@ from uuid import UUID
 _START_TIME_FIELD = 22  # of /proc/<pid>/stat, counted from 1
 _FIELDS_BEFORE_STATE = 2  # pid and (comm); comm may hold blanks and brackets, so fields are counted behind it
 
+GONE = 2**64 - 1
+"""The start time of a process that had ended before it was asked for: nobody's."""
+
 
 @cache
 def boot_id() -> bytes:

@@ -19,7 +19,7 @@ from hybridkv.tiers.extents import SlotUse
 from hybridkv.tiers.header_format import HEADER_DTYPE, HeaderLayout, tables
 from hybridkv.tiers.states import Tier
 from tests.migration.hosts import BLOCK, HIT, MISS, NEW, Rig, Worker, content, keys
-from tests.paging.rig import ELSEWHERE, LOST, READABLE, WRITABLE, Pages
+from tests.paging.rig import ALREADY, ELSEWHERE, LOST, READABLE, WRITABLE, Pages
 
 MakeHost = Callable[..., Rig]
 POOL = {"gpus": 0, "cpu_blocks": 32, "warm": True}
@@ -219,6 +219,23 @@ def test_a_sequence_maps_what_is_verified(make_host: MakeHost, tmp_path: Path) -
     pages.close(sequence)
     assert new.worker.read(range(6)) == [HIT] * 5 + [MISS]
     new.settle()
+
+
+def test_a_sequence_that_is_too_late_with_a_key_does_not_map_the_other_copy_unseen(
+    make_host: MakeHost, tmp_path: Path
+) -> None:
+    rig = make_host(**POOL)
+    rig.worker.put([1])
+    folder = image(rig, tmp_path / "image")
+    flip(folder, offset_of(rig, 1))
+    new = heir(make_host, folder)
+    pages = Pages(new)
+    sequence = pages.open(1)
+    pages.write(sequence, {0: 1})
+    assert pages.publish(sequence, 0, [1]) == [ALREADY]
+    assert pages.states(sequence, [0]) == [ELSEWHERE]
+    assert pages.fault(sequence, [0]).states.tolist() == [LOST]
+    pages.close(sequence)
 
 
 def test_private_blocks_of_sequences_do_not_come_back(make_host: MakeHost, tmp_path: Path) -> None:
@@ -552,6 +569,19 @@ def test_a_lapsed_reservation_stays_frozen_over_a_restart(
     assert rig.directory.state.counters["reservations_lapsed"] == 1
     new = heir(make_host, image(rig, tmp_path / "image"))
     assert taken(new)["frozen_slots"] == 1
+
+
+def test_a_lapsed_view_stays_frozen_over_a_restart(
+    make_host: MakeHost, tmp_path: Path, process: "subprocess.Popen[bytes]"
+) -> None:
+    rig = make_host(**POOL)
+    rig.worker.put(range(2))
+    mapping_worker(rig, process.pid).hold([1])
+    rig.clock.advance(31.0)
+    rig.host.tick()
+    assert rig.directory.state.counters["leases_lapsed"] == 1
+    new = heir(make_host, image(rig, tmp_path / "image"))
+    assert (taken(new)["blocks"], taken(new)["frozen_slots"]) == (2, 1)
 
 
 def test_frozen_slots_stay_frozen_over_a_second_restart(

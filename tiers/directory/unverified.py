@@ -42,6 +42,12 @@ class Unverified:
         found[known] = self._marks[rows[known]]
         return found
 
+    def awaited(self, rows: Rows, pool: int) -> NDArray[np.bool_]:
+        """`among`; these are going to be verified soon."""
+        found = self.among(rows, pool)
+        self.ask(rows[found])
+        return found
+
     def any_in(self, pool: int) -> bool:
         return self.count > 0 and pool in self._pools
 
