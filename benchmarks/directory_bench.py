@@ -16,7 +16,7 @@ from hybridkv.benchmarks.harness import Lap, interleaved, lap
 from hybridkv.benchmarks.panels import Panel
 from hybridkv.benchmarks.report import Better, Row
 from hybridkv.migration.view import Thresholds
-from hybridkv.service.daemon import spare_collections
+from hybridkv.service.own_process import spare_collections
 from hybridkv.tiers.keys import Keys
 from hybridkv.tiers.replacement import NO_ROW
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hybridkv.benchmarks.directory_rig import CHAIN, CPU, DirectoryRig
-from hybridkv.service.daemon import spare_collections
+from hybridkv.service.own_process import spare_collections
 
 _COLLECTIONS = 5
 

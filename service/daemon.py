@@ -7,10 +7,7 @@ sessions and tell the attached, drain to disk, end calls, close the host, give u
 
 import asyncio
 import contextlib
-import gc
 import logging
-import os
-import resource
 import signal
 import threading
 import time
@@ -24,6 +21,7 @@ from hybridkv.service.facade import Host
 from hybridkv.service.grpc_server import SERVICES, Servicers, add_ports, make_server
 from hybridkv.service.identities import Identities
 from hybridkv.service.listening import SCHEME, SocketClaim, side_socket_path, socket_path
+from hybridkv.service.own_process import allow_descriptors, process_start, spare_collections
 from hybridkv.service.probes import Health
 from hybridkv.service.servicers.admin import AdminServicer
 from hybridkv.service.servicers.boundary import CallCounters
@@ -38,7 +36,6 @@ from hybridkv.service.side.server import SideSocket
 from hybridkv.service.watchdog import Watchdog
 from hybridkv.tiers.errors import HybridKVError
 from hybridkv.tiers.loops import Pulse
-from hybridkv.tiers.process import own_start_time
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +43,6 @@ BEAT_S = 1.0
 EVENT_LOOP_STUCK_S = 10.0
 LIVE_SERVICE, READY_SERVICE = "hybridkv.live", "hybridkv.ready"
 """Names in the health service: restart it if not live; send it no work if not ready."""
-
-DESCRIPTORS = 65_536
 
 STOP_GRACE_S = 1.0
 """How long calls under way may take once the drain is over."""
@@ -361,7 +356,7 @@ async def _run(
         return Host(chosen, inherit=warm and not cold, bequeath=warm)
 
     allow_descriptors()
-    daemon = Daemon(config, sources, make_host=make_host, started_at=_process_start(), load=load)
+    daemon = Daemon(config, sources, make_host=make_host, started_at=process_start(), load=load)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, daemon.request_reload)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -369,25 +364,3 @@ async def _run(
     await daemon.start()
     spare_collections()
     await daemon.wait_stop()
-
-
-def allow_descriptors() -> None:
-    """As many open files as the process may have, up to `DESCRIPTORS`: the usual 1,024 are gone with as many connections,
-    and then nobody else gets in."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
-def spare_collections() -> None:
-    """What the process holds now stays to its end: garbage collections look at it no more, which took tens of
-    milliseconds, often with the directory's lock held. The directory's own memory is columns, nothing to look at."""
-    gc.collect()
-    gc.freeze()
-
-
-def _process_start() -> float:
-    """When this process started, on the monotonic clock, to about 10 ms."""
-    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - own_start_time() / os.sysconf("SC_CLK_TCK")
-    return time.monotonic() - age_s

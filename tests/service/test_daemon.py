@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from hybridkv.proto import hybridkv_pb2 as pb
-from hybridkv.service import daemon as daemon_module
+from hybridkv.service import own_process
 from hybridkv.service import watchdog as watchdog_module
 from hybridkv.service.admin_client import AdminClient
 from hybridkv.service.config import Config
@@ -180,7 +180,7 @@ def test_a_daemon_may_open_many_files() -> None:
     few = min(hard, 4096) - 1
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
-        daemon_module.allow_descriptors()
+        own_process.allow_descriptors()
         assert few < resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= hard
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -296,7 +296,7 @@ def test_an_absent_daemon_is_unavailable(tmp_path: Path) -> None:
 def test_collections_spare_what_a_daemon_began_with() -> None:
     before = gc.get_freeze_count()
     try:
-        daemon_module.spare_collections()
+        own_process.spare_collections()
         assert gc.get_freeze_count() > before + 1000
     finally:
         gc.unfreeze()
