@@ -129,7 +129,7 @@ class DaemonProcess(Logged):
         self._config = folder / "hybridkv.toml"
         tiers = f'[cpu]\ncapacity_bytes = "{cpu}"\n[disk]\npath = "{folder}/disk"\ncapacity_bytes = "{disk}"\n'
         # What a restart leaves is to come from the disk alone: that is one of the figures.
-        self._config.write_text(f'[daemon]\nsocket = "{self.address}"\nwarm_restart = false\n{tiers}')
+        self._config.write_text(f'[daemon]\nsocket = "{self.address}"\n{tiers}')
 
     def start(self, *, cold: bool = False) -> None:
         """`cold`: without the CPU tier of the one before."""
