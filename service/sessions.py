@@ -236,14 +236,10 @@ class SessionBook:
             record.pid = pid or record.pid
 
     def _enter(self, session: Session, record: _Record, pid: int) -> None:
-<<<<<<< HEAD
         """Note in the session table who maps the regions: the next daemon goes by it.
 
         Raises ResourceExhaustedError when it is full.
         """
-=======
-        """Note in the session table who maps the regions: the next daemon goes by it. ResourceExhaustedError when full."""
->>>>>>> wt/warm
         headers = self._directory.state.mapped(self._memory.cpu_index).headers
         if headers is None or pid in record.entries:
             return
