@@ -233,7 +233,7 @@ class LaneRig:
 
     def _at_point(self, name: str) -> None:
         """A lane has committed: under the directory's lock."""
-        if name == "move.source_freed":
+        if name in ("move.source_freed", "move.source_kept"):
             for landing in self._landings:
                 landing.look()
 

@@ -122,8 +122,11 @@ class LaneMap:
             self._open_writer(cpu, disk)
 
     def _device_mover(self, index: int, direction: Direction) -> Make:
-        memory, pool = self._memory, self._memory.device_pools[index]
-        return lambda name, urgent: DeviceMover(memory, pool, direction, name, threads=_DEMAND_THREADS if urgent else 1)
+        def make(name: str, urgent: bool) -> Mover:
+            threads = _DEMAND_THREADS if urgent else 1
+            return DeviceMover(self._memory, self._memory.device_pools[index], direction, name, threads=threads)
+
+        return make
 
     def _open_writer(self, cpu: int, disk: int) -> None:
         """The store takes one writer: urgent and background writes share a worker, urgent ones go first."""
