@@ -42,8 +42,6 @@ class Verifier:
         """`stir` is called, without the lock, after each batch."""
         self.pulse = Pulse("verifier")
         self._loop = Loop(self.pulse, self._run, time.sleep)
-        self._started = False
-        self.pulse.alive = lambda: self._loop.thread.is_alive() or not self._started
         self._memory = memory
         self._directory = memory.directory
         self._stir = stir
@@ -57,8 +55,7 @@ class Verifier:
         rows = np.array([row for row in rows.tolist() if row not in self._asked], np.int64)
         if not len(rows):
             return
-        if not self._started:
-            self._started = True
+        if not self._loop.started:
             self._loop.start()
         self._asked.update(rows.tolist())
         for number in np.unique(directory.blocks.namespace[rows]).tolist():
@@ -101,7 +98,7 @@ class Verifier:
 
     def close(self) -> None:
         """Finish what was asked for, and end."""
-        if self._started:
+        if self._loop.started:
             self._jobs.put(None)
             self._loop.thread.join()
 

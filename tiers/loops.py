@@ -114,9 +114,11 @@ class Loop:
         self._body = body
         self._rest = rest
         self.thread = threading.Thread(target=self._run, name=f"hybridkv-{pulse.name}", daemon=True)
-        pulse.alive = self.thread.is_alive
+        self.started = False
+        pulse.alive = lambda: self.thread.is_alive() or not self.started
 
     def start(self) -> None:
+        self.started = True
         self.thread.start()
 
     def _run(self) -> None:

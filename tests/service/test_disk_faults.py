@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from hybridkv.migration import disk_watch
 from hybridkv.service import daemon as daemon_module
+from hybridkv.service import watchdog
 from hybridkv.service.client import connect
 from hybridkv.service.facade import Host
 from hybridkv.service.in_thread import DaemonThread
@@ -102,7 +103,8 @@ class Scene:
 
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
-    monkeypatch.setattr(daemon_module, "HEALTH_INTERVAL_S", 0.01)
+    monkeypatch.setattr(watchdog, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(daemon_module, "BEAT_S", 0.01)
     config = make_config(
         tmp_path,
         cpu__capacity_bytes="4MiB",

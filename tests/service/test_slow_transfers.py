@@ -101,11 +101,13 @@ def test_lease_outlives_slow_transfer(scene: Scene, at: HoldAt) -> None:
     scene.let_leases_lapse()
     asking.join(PATIENCE_S)
     assert taken[0].states.tolist() == [Outcome.MISS] * 2, "the answer does not wait for a copy whose lease is over"
+    under_way = len(scene.host.directory.state.transfers)  # what had not begun, nobody wants any more
+    assert under_way in (1, 2)
     others = chain_of(scene.other, BLOCKS, first_token=9_000)
-    assert scene.put(scene.other, others, "cpu") == BLOCKS - 2
+    assert scene.put(scene.other, others, "cpu") == BLOCKS - under_way
     stream.release_held()
     assert scene.host.migrator.quiesce(PATIENCE_S)
-    assert scene.check(others) == BLOCKS - 2
+    assert scene.check(others) == BLOCKS - under_way
     assert scene.check(keys) == 2
     taken[0].release()
 

@@ -18,11 +18,12 @@ def test_no_error_ends_a_loop() -> None:
         done.set()
 
     loop = Loop(pulse, body, rested.append)
-    assert pulse.trouble == "test is dead"
+    assert pulse.trouble == "", "it was not started, and need not run"
     loop.start()
     assert done.wait(PATIENCE_S)
     loop.thread.join(PATIENCE_S)
     assert not loop.thread.is_alive()  # the body returned: its owner closed
+    assert pulse.trouble == "test is dead"
     assert (pulse.errors, pulse.failures_in_a_row, pulse.last_failure) == (4, 0, "MemoryError: ")
     assert rested == sorted(rested)
     assert rested[1] == 2 * rested[0]
