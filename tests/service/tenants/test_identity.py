@@ -5,9 +5,11 @@ from pathlib import Path
 
 import grpc
 import pytest
+from typer.testing import CliRunner
 
 from hybridkv.proto import hybridkv_pb2 as pb
 from hybridkv.service.admin_client import AdminClient
+from hybridkv.service.cli import app
 from hybridkv.service.client import connect
 from hybridkv.service.client.aio import connect_async
 from hybridkv.service.daemon import Daemon
@@ -88,6 +90,21 @@ def test_a_token_file_serves_client_and_command_line(rig: Rig, monkeypatch: pyte
     Path(path).chmod(0o644)
     with pytest.raises(InvalidArgumentError, match="must be 0600"):
         AdminClient(rig.address)
+
+
+def test_the_command_line_shows_each_its_own(rig: Rig, tmp_path: Path) -> None:
+    def shown(command: str, name: str) -> str:
+        options = ["--socket", rig.address, "--token-file", secret(tmp_path, name)]
+        result = CliRunner().invoke(app, [*command.split(), *options])
+        return str(result.output)
+
+    for command in ("stats", "top --once --interval-s 0.2"):
+        assert "alice" in shown(command, "alice")
+        assert "bob" not in shown(command, "alice")
+    assert all(name in shown("stats", "root") for name in ("alice", "bob", "cpu-cpu.demand"))
+    assert "daemon at" in shown("doctor", "root")
+    assert shown("config show --running", "alice") == "hybridkv: Admin.GetConfig: tenant alice is no operator\n"
+    assert "daemon.isolation" in shown("config show --running", "root")
 
 
 @pytest.mark.parametrize(
