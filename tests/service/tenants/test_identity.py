@@ -207,10 +207,11 @@ def test_tokens_are_changed_by_a_reload_two_at_a_time(tmp_path: Path) -> None:
     assert identities._of_token(new) is not None
 
 
-def test_a_daemon_reads_its_token_files_again_when_it_reloads(tmp_path: Path) -> None:
+def test_a_daemon_reads_its_token_files_again_when_it_reloads(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     from hybridkv.service.config import LoadedConfig
 
     config = tenant_config(tmp_path)
+    caplog.set_level("INFO", "hybridkv.service.daemon")
 
     async def scenario() -> list[bool]:
         daemon = Daemon(config, load=lambda: LoadedConfig(config, {}))
@@ -226,6 +227,7 @@ def test_a_daemon_reads_its_token_files_again_when_it_reloads(tmp_path: Path) ->
             await daemon.stop(drain=False)
 
     assert asyncio.run(scenario()) == [True, False]
+    assert "config reloaded: version 1, 0 keys changed, token files read again" in caplog.messages
 
 
 def test_the_config_shows_the_path_of_a_token_and_never_the_token(rig: Rig) -> None:
