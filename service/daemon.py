@@ -164,7 +164,8 @@ class Daemon:
             log.exception("config not reloaded")
             return
         self._sources.update({change.key: loaded.sources[change.key] for change in update.changed})
-        log.info("config reloaded: version %d, %d keys changed", update.version, len(update.changed))
+        read = "" if tokens is None else ", token files read again"
+        log.info("config reloaded: version %d, %d keys changed%s", update.version, len(update.changed), read)
         for key, reason in sorted(update.needs_restart.items()):
             log.warning("config: %s was changed but stays as it is: it %s", key, reason)
 

@@ -33,7 +33,6 @@ _GAUGES = {
     "requests": "Requests open",
     "waiting_calls": "Calls that wait for a copy or for room",
 }
-_COUNTERS = {"loop_errors": "Passes of the background loop that failed"}
 _LABELLED_COUNTERS = {
     "hits": ("hits", "tier", "Keys served, by the highest tier that held them"),
     "outcomes": ("acquired_keys", "outcome", "Keys acquired, by answer"),
@@ -78,16 +77,14 @@ class StatsCollector(Collector):
         for name, text in _GAUGES.items():
             if name in stats:
                 yield GaugeMetricFamily(f"hybridkv_{_spelled(name)}", text, value=stats[name])
-        for name, text in _COUNTERS.items():
-            if name in stats:
-                yield CounterMetricFamily(f"hybridkv_{name}", text, value=stats[name])
         for name, (family, label, text) in _LABELLED_COUNTERS.items():
             yield _labelled(CounterMetricFamily(f"hybridkv_{family}", text, labels=[label]), stats.get(name, {}))
         yield from _tiers(stats.get("tiers", {}))
         yield from _tenants(stats.get("tenants", {}))
         yield from _lanes(stats.get("lanes", {}))
         yield from _loops(stats.get("loops", {}))
-        yield from _gauges("hybridkv_oldest", "Seconds since the oldest was begun", "hold", stats.get("ages", {}))
+        ages = {name.removesuffix("_s"): age for name, age in stats.get("ages", {}).items()}
+        yield from _gauges("hybridkv_oldest_seconds", "Since the oldest was begun", "hold", ages)
         yield from _gauges("hybridkv_setbacks", "Blocks whose moves failed", "state", stats.get("setbacks", {}))
         yield from _gauges("hybridkv_watch", "The event stream", "figure", stats.get("watch", {}))
         yield from _disk(stats.get("disk_store") or {})

@@ -55,7 +55,7 @@ class Watchdog:
     @property
     def health(self) -> Health:
         """What the last look found, and what can be told without looking: the daemon's own loops."""
-        found = dict(self._found)
+        found = {"probe": (True, ""), **self._found}
         old_s = time.monotonic() - self._looked_at
         if old_s > STALE_AFTER_S:
             found["probe"] = (False, f"the last look at the host ended {old_s:.0f} s ago")

@@ -2,7 +2,7 @@
 
 import importlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -147,19 +147,45 @@ def demo(context: typer.Context) -> None:
 
 @config_app.command("show")
 def config_show(
-    config: ConfigOption = None, assignments: SetOption = None, socket: SocketOption = None, as_json: JsonOption = False
+    config: ConfigOption = None,
+    assignments: SetOption = None,
+    socket: SocketOption = None,
+    running: Annotated[
+        bool, typer.Option("--running", help="What the daemon runs with now, with what `config set` has changed.")
+    ] = False,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Print every key with its value and where the value comes from."""
     from hybridkv.service.cli import tables
+
+    if running and assignments:
+        fail("--set: says what a daemon would start with, --running what one runs with")
+    values, sources = _running(socket, config, token_file) if running else _given(config, assignments, socket)
+    if as_json:
+        tables.print_json({key: {"value": value, "source": sources[key]} for key, value in values.items()})
+    else:
+        tables.print_config(values, sources)
+
+
+def _given(
+    config: Path | None, assignments: list[str] | None, socket: str | None
+) -> tuple[dict[str, object], Mapping[str, str]]:
+    """Values and sources by file, environment and flags."""
     from hybridkv.service.config import config_values
 
     with failing_plainly():
         found = loaded(config, assignments, socket)
-    values = config_values(found.config)
-    if as_json:
-        tables.print_json({key: {"value": value, "source": found.sources[key]} for key, value in values.items()})
-    else:
-        tables.print_config(values, found.sources)
+    return config_values(found.config), found.sources
+
+
+def _running(
+    socket: str | None, config: Path | None, token_file: Path | None
+) -> tuple[dict[str, object], Mapping[str, str]]:
+    """Values and sources of the daemon."""
+    with _client(socket, config, token_file) as (client, address), talking_to(address):
+        entries = client.config()
+    return {entry.key: entry.value for entry in entries}, {entry.key: entry.source for entry in entries}
 
 
 @config_app.command("check")
@@ -249,7 +275,8 @@ def top(
 @app.command("watch")
 def watch_events(
     namespaces: Annotated[
-        list[str] | None, typer.Option("--namespace", metavar="FINGERPRINT", help="Only this one's blocks; repeatable.")
+        list[str] | None,
+        typer.Option("--namespace", metavar="FINGERPRINT", help="Only its blocks; its beginning will do. Repeatable."),
     ] = None,
     kinds: Annotated[
         list[str] | None,
@@ -265,13 +292,13 @@ def watch_events(
     as_json: JsonOption = False,
 ) -> None:
     """What becomes of blocks, as it happens: one line an event, until interrupted."""
-    from hybridkv.service.cli import watching
+    from hybridkv.service.cli import explaining, watching
 
     asked = watching.kinds_named(kinds or [])
-    fingerprints = [watching.fingerprint_named(text) for text in namespaces or []]
+    wanted = [explaining.from_hex("--namespace", text) for text in namespaces or []]
     with _client(socket, config, token_file) as (client, address), talking_to(address), suppress(KeyboardInterrupt):
-        events = client.watch(fingerprints=fingerprints, kinds=asked, from_sequence=from_sequence)
-        watching.print_events(events, count, as_json=as_json)
+        events = client.watch(fingerprints=watching.whole(wanted), kinds=asked, from_sequence=from_sequence)
+        watching.print_events(watching.of_namespaces(events, wanted), count, as_json=as_json)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hybridkv.service.cli.failures import EXIT_FOUND, fail, failing_plainly
-from hybridkv.service.cli.options import ConfigOption, JsonOption, SocketOption, loaded
+from hybridkv.service.cli.options import ConfigOption, JsonOption, SocketOption, TokenFileOption, loaded
 
 if TYPE_CHECKING:
     from hybridkv.service.doctor.examination import Examination
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 def doctor(
     config: ConfigOption = None,
     socket: SocketOption = None,
+    token_file: TokenFileOption = None,
     as_json: JsonOption = False,
     interval_s: Annotated[
         float,
@@ -32,7 +33,7 @@ def doctor(
     if not 0 <= interval_s <= 3600:
         fail(f"--interval-s: {interval_s:g} is not within 0 and 3600 seconds")
     with failing_plainly():
-        found = _examined(config, socket, interval_s)
+        found = _examined(config, socket, token_file, interval_s)
     if as_json:
         from hybridkv.service.cli.tables import print_json
 
@@ -43,7 +44,7 @@ def doctor(
         raise typer.Exit(EXIT_FOUND)
 
 
-def _examined(config: Path | None, socket: str | None, interval_s: float) -> "Examination":
+def _examined(config: Path | None, socket: str | None, token_file: Path | None, interval_s: float) -> "Examination":
     from hybridkv.service.admin_client import AdminClient
     from hybridkv.service.config import config_values
     from hybridkv.service.doctor.examination import examine
@@ -56,7 +57,7 @@ def _examined(config: Path | None, socket: str | None, interval_s: float) -> "Ex
     now = before = None
     why = ""
     try:
-        with AdminClient(address) as client:
+        with AdminClient(address, token_file=token_file) as client:
             now = client.stats()
             values = {entry.key: entry.value for entry in client.config()}
             if interval_s:

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from hybridkv.service.cli.tables import size_text
+from hybridkv.service.cli.tables import size_text, tenants_table
 
 Stats = Mapping[str, Any]
 
@@ -68,6 +68,8 @@ def _print_frames(
 
 def frame(before: Stats, now: Stats, address: str) -> RenderableType:
     """Everything that one look shows. `before` and `now`: two readings of one daemon; after its restart rates are 0."""
+    if "tenant" in now:  # a worker is told its own tenant's figures only
+        return Group(Text(_headline(now, address)), tenants_table({now["tenant"]: now}))
     seconds = _seconds(before, now)
     parts: list[RenderableType] = [
         Text(_headline(now, address)),
@@ -88,12 +90,12 @@ def _seconds(before: Stats, now: Stats) -> float | None:
 
 
 def _headline(now: Stats, address: str) -> str:
+    about = f"hybridkv {now.get('version', '?')} at {address}, up {now.get('uptime_s', 0):.0f} s"
+    if "tenant" in now:
+        return about
     holds = ", ".join(f"{now.get(name, 0)} {name.replace('_', ' ')}" for name in
                       ("sessions", "leases", "reservations", "requests", "waiting_calls", "transfers"))  # fmt: skip
-    return (
-        f"hybridkv {now.get('version', '?')} at {address}, up {now.get('uptime_s', 0):.0f} s, "
-        f"config version {now.get('config_version', '?')}: {holds}"
-    )
+    return f"{about}, config version {now.get('config_version', '?')}: {holds}"
 
 
 def _served(before: Stats, now: Stats, seconds: float | None) -> str:

@@ -47,10 +47,15 @@ def print_json(value: object) -> None:
 
 
 def print_stats(stats: Mapping[str, Any]) -> None:
-    """The figures most asked for; `--json` has them all."""
+    """The figures most asked for; `--json` has them all. A worker of a tenant is told its own only."""
     console = output()
     console.print(_headline(stats))
+    if "tenant" in stats:
+        console.print(tenants_table({stats["tenant"]: stats}))
+        return
     console.print(_rows("tier", stats.get("tiers", {}), _TIER_COLUMNS))
+    if tenants := stats.get("tenants"):
+        console.print(tenants_table(tenants))
     console.print(_served(stats))
     if moves := stats.get("moves"):
         console.print(_moves(moves))
@@ -126,6 +131,19 @@ def _shortest(paths: Sequence[str]) -> dict[str, str]:
 
 def _decimal(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)
+
+
+def tenants_table(tenants: Mapping[str, Mapping[str, Any]]) -> Table:
+    """What each tenant has in each tier, and how many leases and reservations; "of" what its quota allows."""
+    table = _table("tenant", *next(iter(tenants.values()))["tiers"], "leases")
+    for name, row in tenants.items():
+        bytes_of = [_of_quota("bytes", tier["used_bytes"], tier["quota_bytes"]) for tier in row["tiers"].values()]
+        table.add_row(name, *bytes_of, _of_quota("leases", row["leases"], row["leases_quota"]))
+    return table
+
+
+def _of_quota(field: str, used: int, quota: int | None) -> str:
+    return _cell(field, used) if quota is None else f"{_cell(field, used)} of {_cell(field, quota)}"
 
 
 def size_text(nbytes: float) -> str:

@@ -1,14 +1,15 @@
 """What `hybridkv watch` prints: one line an event."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from hybridkv.service.cli.failures import fail
 from hybridkv.service.watching import WatchEvent, WatchKind
 from hybridkv.tiers.directory.feed import EventKind
+from hybridkv.tiers.namespace import FINGERPRINT_BYTES
 
 SHOWN_KEYS = 2
-SHOWN_CHARS = 16
+SHOWN_FINGERPRINT = 16
 
 
 def kinds_named(names: Sequence[str]) -> list[WatchKind]:
@@ -20,13 +21,16 @@ def kinds_named(names: Sequence[str]) -> list[WatchKind]:
     return [known[name] for name in names]
 
 
-def fingerprint_named(text: str) -> bytes:
-    """A whole fingerprint in hex; fails when it is none."""
-    try:
-        fingerprint = bytes.fromhex(text)
-    except ValueError:
-        fail(f"--namespace: {text!r} is no fingerprint in hex")
-    return fingerprint
+def whole(beginnings: Sequence[bytes]) -> list[bytes]:
+    """What the daemon can filter by: the fingerprints, where all of them are whole, else none."""
+    return list(beginnings) if all(len(one) == FINGERPRINT_BYTES for one in beginnings) else []
+
+
+def of_namespaces(events: Iterable[WatchEvent], beginnings: Sequence[bytes]) -> Iterator[WatchEvent]:
+    """Events of namespaces whose fingerprint begins so (none given: of all), and what is of no namespace."""
+    for event in events:
+        if not beginnings or not event.fingerprint or event.fingerprint.startswith(tuple(beginnings)):
+            yield event
 
 
 def print_events(events: Iterable[WatchEvent], count: int | None, *, as_json: bool) -> None:
@@ -38,7 +42,7 @@ def print_events(events: Iterable[WatchEvent], count: int | None, *, as_json: bo
 
 
 def line(event: WatchEvent) -> str:
-    """For people: number, what, where, why, whose, which."""
+    """For people: number, what, where, why, whose, which. Keys are whole, for `explain`."""
     if event.kind is WatchKind.EPOCH:
         return f"{event.sequence} epoch {event.epoch}"
     if event.kind is WatchKind.GAP:
@@ -46,10 +50,10 @@ def line(event: WatchEvent) -> str:
     parts = [str(event.sequence), event.kind.name.lower(), _way(event), f"{event.count} blocks"]
     if event.reason:
         parts.append(f"({event.reason}{', last copy' if event.last else ''}{', kept' if event.kept else ''})")
-    parts.append(f"of {event.fingerprint.hex()[:SHOWN_CHARS]}")
+    parts.append(f"of {event.fingerprint.hex()[:SHOWN_FINGERPRINT]}")
     if event.keys:
         more = [f"and {len(event.keys) - SHOWN_KEYS} more"] if len(event.keys) > SHOWN_KEYS else []
-        parts.append(": " + " ".join([*(key.hex()[:SHOWN_CHARS] for key in event.keys[:SHOWN_KEYS]), *more]))
+        parts.append(": " + " ".join([*(key.hex() for key in event.keys[:SHOWN_KEYS]), *more]))
     return " ".join(part for part in parts if part).replace(" : ", ": ")
 
 

@@ -165,7 +165,8 @@ def _problems(error: ValidationError, given: Mapping[str, _Given]) -> dict[str, 
         key = ".".join(where[: 1 + len(section_of(".".join(where)))])
         limit = detail["msg"].removeprefix("Value error, ").replace("Input should", "must")
         one = given.get(key, _Given(detail["input"], "default"))
-        found[key] = f"{limit}, got {one.value!r} ({one.source})"
+        # A table is bad as a whole: what it holds says nothing that the limit does not.
+        found[key] = limit if isinstance(one.value, dict) else f"{limit}, got {one.value!r} ({one.source})"
     return found
 
 

@@ -58,7 +58,7 @@ def _checked(tenants: dict[str, TenantConfig]) -> dict[str, TenantConfig]:
         raise ValueError(f"must be at most {MAX_TENANTS} tenants, got {len(tenants)}")
     for name in tenants:
         if not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is no name: a to z, 0 to 9, _ and -, a letter first, at most 32")
+            raise ValueError(f"{name!r} is no name: must be a to z, 0 to 9, _ and -, a letter first, at most 32")
     for field in ("certificate_name", "uid", "token_path"):
         values = [value for one in tenants.values() if (value := getattr(one, field)) not in (None, "")]
         if len(set(values)) < len(values):

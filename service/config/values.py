@@ -55,7 +55,7 @@ def _unix_socket(address: str) -> str:
     if path == address or not path.startswith("/"):
         raise ValueError("must be unix:// followed by an absolute path")
     if len(path.encode()) > _MAX_SOCKET_PATH_BYTES:
-        raise ValueError(f"the path must be at most {_MAX_SOCKET_PATH_BYTES} bytes, got {len(path.encode())}")
+        raise ValueError(f"the path must be at most {_MAX_SOCKET_PATH_BYTES} bytes, not {len(path.encode())}")
     return address
 
 

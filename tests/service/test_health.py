@@ -173,7 +173,9 @@ def test_no_error_stops_a_loop(shared: DaemonThread, kv: Wire, mine: Namespace, 
 def test_a_probe_that_raises_does_not_end_the_watchdog(shared: DaemonThread, kv: Wire) -> None:
     with raising(shutil, "disk_usage", RuntimeError("injected")):
         until(lambda: not shared.daemon.live, "the failed probe does not show")
+        until(lambda: status(kv, "hybridkv.probe") == NOT_SERVING, "its own name does not tell")
     until(lambda: shared.daemon.live, "it does not come back")
+    until(lambda: status(kv, "hybridkv.probe") == SERVING, "its own name does not tell that it is well again")
     assert status(kv, "hybridkv.live") == SERVING
 
 

@@ -20,6 +20,8 @@ TREE: dict[str, Any] = {
     "uptime_s": 1.5,
     "sessions": 2,
     "loop_errors": 1,
+    "loops": {"migrator": {"alive": True, "busy_s": 0.5, "rounds": 3, "errors": 1}},
+    "ages": {"lease_s": 2.5},
     "tiers": {"gpu0": {"used_bytes": 4096, "quarantined_bytes": 0}, "disk": {"used_bytes": 8192}},
     "hits": {"gpu": 3, "cpu": 2, "disk": 1},
     "outcomes": {"hit": 6, "miss": 4},
@@ -36,7 +38,8 @@ TREE: dict[str, Any] = {
 LINES = [
     "hybridkv_uptime_seconds 1.5",
     "hybridkv_sessions 2.0",
-    "hybridkv_loop_errors_total 1.0",
+    'hybridkv_loop_errors_total{loop="migrator"} 1.0',
+    'hybridkv_oldest_seconds{hold="lease"} 2.5',
     'hybridkv_tier_used_bytes{tier="gpu0"} 4096.0',
     'hybridkv_tier_used_bytes{tier="disk"} 8192.0',
     'hybridkv_tier_quarantined_bytes{tier="gpu0"} 0.0',
@@ -66,6 +69,12 @@ def exposed(tree: dict[str, Any]) -> list[str]:
     registry = CollectorRegistry()
     registry.register(StatsCollector(lambda: tree))
     return generate_latest(registry).decode().splitlines()
+
+
+def test_every_family_is_told_once() -> None:
+    """A second TYPE line of one name is an error to strict parsers."""
+    families = [line.split()[2] for line in exposed(TREE) if line.startswith("# TYPE ")]
+    assert sorted(set(families)) == sorted(families)
 
 
 def test_every_figure_has_its_line() -> None:

@@ -26,6 +26,8 @@ def test_config_set_prints_what_changed(daemon: DaemonThread) -> None:
         'migration.batch_bytes = "8MiB" (was "16MiB")',
         "config version 2 (was 1)",
     ]
+    running = runner.invoke(app, ["config", "show", "--running", "--socket", daemon.address, "--json"])
+    assert json.loads(running.stdout)["cpu.idle_timeout_s"]["value"] == 90
     again = runner.invoke(app, ["config", "set", assignments[0], "--socket", daemon.address, "--json"])
     assert json.loads(again.stdout) == {"version": 2, "previous_version": 2, "changed": {}}
 

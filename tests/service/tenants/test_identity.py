@@ -5,9 +5,11 @@ from pathlib import Path
 
 import grpc
 import pytest
+from typer.testing import CliRunner
 
 from hybridkv.proto import hybridkv_pb2 as pb
 from hybridkv.service.admin_client import AdminClient
+from hybridkv.service.cli import app
 from hybridkv.service.client import connect
 from hybridkv.service.client.aio import connect_async
 from hybridkv.service.daemon import Daemon
@@ -88,6 +90,21 @@ def test_a_token_file_serves_client_and_command_line(rig: Rig, monkeypatch: pyte
     Path(path).chmod(0o644)
     with pytest.raises(InvalidArgumentError, match="must be 0600"):
         AdminClient(rig.address)
+
+
+def test_the_command_line_shows_each_its_own(rig: Rig, tmp_path: Path) -> None:
+    def shown(command: str, name: str) -> str:
+        options = ["--socket", rig.address, "--token-file", secret(tmp_path, name)]
+        result = CliRunner().invoke(app, [*command.split(), *options])
+        return str(result.output)
+
+    for command in ("stats", "top --once --interval-s 0.2"):
+        assert "alice" in shown(command, "alice")
+        assert "bob" not in shown(command, "alice")
+    assert all(name in shown("stats", "root") for name in ("alice", "bob", "cpu-cpu.demand"))
+    assert "daemon at" in shown("doctor", "root")
+    assert shown("config show --running", "alice") == "hybridkv: Admin.GetConfig: tenant alice is no operator\n"
+    assert "daemon.isolation" in shown("config show --running", "root")
 
 
 @pytest.mark.parametrize(
@@ -190,10 +207,11 @@ def test_tokens_are_changed_by_a_reload_two_at_a_time(tmp_path: Path) -> None:
     assert identities._of_token(new) is not None
 
 
-def test_a_daemon_reads_its_token_files_again_when_it_reloads(tmp_path: Path) -> None:
+def test_a_daemon_reads_its_token_files_again_when_it_reloads(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     from hybridkv.service.config import LoadedConfig
 
     config = tenant_config(tmp_path)
+    caplog.set_level("INFO", "hybridkv.service.daemon")
 
     async def scenario() -> list[bool]:
         daemon = Daemon(config, load=lambda: LoadedConfig(config, {}))
@@ -209,6 +227,7 @@ def test_a_daemon_reads_its_token_files_again_when_it_reloads(tmp_path: Path) ->
             await daemon.stop(drain=False)
 
     assert asyncio.run(scenario()) == [True, False]
+    assert "config reloaded: version 1, 0 keys changed, token files read again" in caplog.messages
 
 
 def test_the_config_shows_the_path_of_a_token_and_never_the_token(rig: Rig) -> None:

@@ -133,8 +133,8 @@ def test_a_user_is_no_proof_on_tcp(secure: Secure) -> None:
     [
         ({"daemon.tls_client_ca_path": "/ca.pem"}, "daemon.tls_client_ca_path: needs tls_cert_path"),
         ({"tenants.a.certificate_name": "x", "tenants.b.certificate_name": "x"}, "tenants: two tenants have one"),
-        ({"tenants.a.cpu_bytes": "1GiB"}, "tenants.a: needs a token_path, a certificate_name or a uid"),
-        ({"tenants.A.uid": 1}, "tenants: 'A' is no name"),
+        ({"tenants.a.cpu_bytes": "1GiB"}, "tenants.a: needs a token_path, a certificate_name or a uid$"),
+        ({"tenants.A.uid": 1}, "tenants: 'A' is no name: must be a to z, 0 to 9, _ and -, a letter first, at most 32$"),
         ({"daemon.isolation": "strict"}, "tenants: daemon.isolation"),
         ({"daemon.socket_mode": "0777"}, "daemon.socket_mode: must be '0600', '0660' or '0666'"),
     ],
