@@ -294,10 +294,11 @@ class LaneWorker:
     def _pace(self) -> None:
         """Background copies on host memory keep to the cap: wait for what was copied beyond it, before the next batch
         begins, so that what somebody asks for meanwhile is still queued and can go another way."""
-        if self.pacing is None or not self.queued or not self._threaded:
+        if not self.queued or not self._threaded:
             return
-        with self._directory.lock:
-            delay_s = self.pacing.take(0, self._directory.state.clock.now())
+        with self._directory.lock:  # under which the cap changes
+            pacing = self.pacing
+            delay_s = 0.0 if pacing is None else pacing.take(0, self._directory.state.clock.now())
         if not delay_s:
             return
         with self._wake:

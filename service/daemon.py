@@ -21,7 +21,13 @@ from hybridkv.service.facade import Host
 from hybridkv.service.grpc_server import SERVICES, Servicers, add_ports, make_server
 from hybridkv.service.identities import Identities
 from hybridkv.service.listening import SCHEME, SocketClaim, side_socket_path, socket_path
-from hybridkv.service.own_process import allow_descriptors, process_start, spare_collections
+from hybridkv.service.own_process import (
+    TRIM_EVERY_S,
+    allow_descriptors,
+    give_back_freed_memory,
+    process_start,
+    spare_collections,
+)
 from hybridkv.service.probes import Health
 from hybridkv.service.servicers.admin import AdminServicer
 from hybridkv.service.servicers.boundary import CallCounters
@@ -364,4 +370,12 @@ async def _run(
         loop.add_signal_handler(number, daemon.request_stop)
     await daemon.start()
     spare_collections()
+    trimming = asyncio.create_task(_give_back_now_and_then(), name="freed memory")
     await daemon.wait_stop()
+    trimming.cancel()
+
+
+async def _give_back_now_and_then() -> None:
+    while True:
+        await asyncio.sleep(TRIM_EVERY_S)
+        await asyncio.to_thread(give_back_freed_memory)

@@ -1,5 +1,6 @@
 """What the daemon's own process is allowed, spares and knows of itself."""
 
+import ctypes
 import gc
 import os
 import resource
@@ -8,6 +9,11 @@ import time
 from hybridkv.tiers.process import own_start_time
 
 DESCRIPTORS = 65_536
+
+TRIM_EVERY_S = 30.0
+"""Between two times that freed memory is given back to the host."""
+
+_libc = ctypes.CDLL(None)
 
 
 def allow_descriptors() -> None:
@@ -24,6 +30,14 @@ def spare_collections() -> None:
     milliseconds, often with the directory's lock held. The directory's own memory is columns, nothing to look at."""
     gc.collect()
     gc.freeze()
+
+
+def give_back_freed_memory() -> None:
+    """Pages of the C heap that nothing lies in any more go to the host. By itself the heap keeps holes between what lives:
+    buffers of transactions and columns come and go all the time. Holds no interpreter lock; nothing where libc cannot."""
+    trim = getattr(_libc, "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def process_start() -> float:

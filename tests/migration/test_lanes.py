@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from hybridkv.migration.inflight import InFlight
+from hybridkv.migration.lanes import LaneWorker
 from hybridkv.tiers import points
 from hybridkv.tiers.device.base import Direction, Offsets
 from hybridkv.tiers.device.completion import Completion
@@ -228,6 +229,17 @@ def test_a_block_over_the_bound_moves_when_nothing_else_does() -> None:
     assert bound.fits(40, lambda: None)
     assert not bound.fits(41, lambda: None)
     assert InFlight(None).fits(1 << 60, lambda: None)
+
+
+def test_a_cap_that_is_taken_off_meanwhile_is_no_error(make_host: MakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look whether there is one and the question to it, somebody changed the config."""
+    rig = make_host(migration__background_bytes_per_s=1)
+    lane = rig.lane("gpu0-cpu.background")
+    answers = [lane.pacing]
+    monkeypatch.setattr(LaneWorker, "pacing", property(lambda _: answers.pop() if answers else None))
+    monkeypatch.setattr(LaneWorker, "queued", property(lambda _: 1))
+    lane._pace()
+    assert not answers
 
 
 def test_a_background_cap_in_bytes_per_second_delays_no_demand(make_host: MakeHost) -> None:

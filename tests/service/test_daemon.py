@@ -7,6 +7,7 @@ import shutil
 import socket
 import stat
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import cast
@@ -300,3 +301,30 @@ def test_collections_spare_what_a_daemon_began_with() -> None:
         assert gc.get_freeze_count() > before + 1000
     finally:
         gc.unfreeze()
+
+
+_HOLES = """
+import ctypes
+from hybridkv.service.own_process import give_back_freed_memory
+def own_bytes():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("RssAnon")) << 10
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+held = [libc.malloc(32768) for _ in range(4000)]
+for at in held:
+    ctypes.memset(at, 1, 32768)
+full = own_bytes()
+for number, at in enumerate(held):
+    if number % 100:
+        libc.free(at)
+before = own_bytes()
+give_back_freed_memory()
+print(full, before, own_bytes())
+"""
+
+
+def test_freed_memory_between_what_lives_goes_back_to_the_host() -> None:
+    done = subprocess.run([sys.executable, "-c", _HOLES], capture_output=True, text=True, check=True)
+    full, before, after = map(int, done.stdout.split())
+    assert full - before < 32 << 20, "else the heap gives back by itself, and nothing is shown"
+    assert before - after > 64 << 20
