@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from hybridkv.migration.takeover import TakeOver
+from hybridkv.service.probes import HAUNTED_FOR_S
 from hybridkv.tiers import points
 from hybridkv.tiers.directory.books import MappedBook
 from hybridkv.tiers.errors import UnavailableError
@@ -86,6 +87,27 @@ def mapping_worker(rig: Rig, pid: int) -> Worker:
     worker = rig.attach(maps=False)
     rig.host.on_mapped(worker.session, pid)
     return worker
+
+
+# ------------------------------------------------------------------------------------------------ whose memory it is
+
+
+def test_strict_isolation_takes_over_no_memory_that_workers_were_handed(make_host: MakeHost, tmp_path: Path) -> None:
+    """What a process has mapped it keeps, whoever is attached when the daemon ends; and it is told by the region itself."""
+    strict = {"daemon__isolation": "strict", "tenants.alice.uid": 1000}
+    rig = make_host(**POOL)
+    rig.worker.put(range(3))
+    left = image(rig, tmp_path / "left")
+    second = heir(make_host, left, **strict)
+    assert taken(second)["outcome"] == "discarded"
+    assert "strict, and workers of before may map it" in str(taken(second)["reason"])
+    second.attach(maps=True).put(range(3))
+    third = heir(make_host, image(second, tmp_path / "second"), **strict)
+    assert (taken(third)["outcome"], taken(third)["blocks"]) == ("taken", 3), "nobody was handed this one"
+    shared = heir(make_host, image(third, tmp_path / "third"))
+    assert taken(shared)["outcome"] == "taken", "from here on workers may map it"
+    fifth = heir(make_host, image(shared, tmp_path / "fourth"), **strict)
+    assert taken(fifth)["outcome"] == "discarded"
 
 
 # ------------------------------------------------------------------------------------------------ what was sealed
@@ -530,10 +552,14 @@ def test_a_living_workers_reservation_stays_frozen_until_it_is_gone(
     assert new.worker.read(there) == [HIT] * len(there)
     new.host.tick()
     assert taken(new)["frozen_slots_now"] == 2
+    new.clock.advance(HAUNTED_FOR_S + 5.0)
+    ok, reason = new.host.health()["holds"]
+    assert (ok, "605 s for a worker whose hold lapsed" in reason) == (False, True), "somebody should look after it"
     process.kill()
     process.wait()
     new.host.tick()
     assert (taken(new)["frozen_slots_now"], taken(new)["frozen_sessions_now"]) == (0, 0)
+    assert new.host.health()["holds"] == (True, "")
     new.settle()
     new.worker.put([500, 501])
     assert len(new.inside("cpu")) == 32
