@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hybridkv.migration import verifier
 from hybridkv.migration.takeover import TakeOver
+from hybridkv.migration.verifier import digests
 from hybridkv.service.probes import HAUNTED_FOR_S
 from hybridkv.tiers import points
 from hybridkv.tiers.directory.books import MappedBook
@@ -19,6 +22,7 @@ from hybridkv.tiers.errors import UnavailableError
 from hybridkv.tiers.extents import SlotUse
 from hybridkv.tiers.header_format import HEADER_DTYPE, HeaderLayout, tables
 from hybridkv.tiers.states import Tier
+from tests.migration.gates import PATIENCE_S
 from tests.migration.hosts import BLOCK, HIT, MISS, NEW, Rig, Worker, content, keys
 from tests.paging.rig import ALREADY, ELSEWHERE, LOST, READABLE, WRITABLE, Pages
 
@@ -137,6 +141,31 @@ def test_nothing_is_verified_before_somebody_asks(make_host: MakeHost, tmp_path:
     assert taken(new)["unverified_blocks"] == 4
     assert new.worker.read([1]) == [HIT]
     assert taken(new)["unverified_blocks"] == 3
+
+
+def test_a_worker_that_leaves_while_its_blocks_are_verified_is_the_last(
+    make_host: MakeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The verifier's own session is no worker's: the lanes give back what they keep for blocks of that size."""
+    three_tiers = {"gpus": 1, "gpu_blocks": 16, "disk_bytes": 64 * BLOCK}
+    rig = make_host(**POOL)
+    rig.worker.put(range(4))
+    new = heir(make_host, image(rig, tmp_path / "image"), **three_tiers)
+    hashing, go_on = threading.Event(), threading.Event()
+
+    def held(*given: Any) -> Any:
+        hashing.set()
+        assert go_on.wait(PATIENCE_S)
+        return digests(*given)
+
+    monkeypatch.setattr(verifier, "digests", held)
+    assert book_of(new).lane_slots_owned
+    new.worker.acquire(range(4))
+    assert hashing.wait(PATIENCE_S)
+    new.host.detach(new.worker.session)
+    left = dict(book_of(new).lane_slots_owned)
+    go_on.set()
+    assert left == {}
 
 
 def test_a_flipped_byte_is_a_miss_and_the_rest_is_served(
