@@ -10,14 +10,15 @@ from hybridkv.tiers.process import ProcessWatch
 
 @dataclass(slots=True)
 class FrozenSession:
-    """A session of before: its entries in the session table, the processes of it that live, by entry, and the slots it haunts
-    (offsets)."""
+    """A session of before: its entries in the session table, the processes of it that live, by entry, the slots it haunts
+    (offsets), and since when."""
 
     epoch: int
     session: int
     entries: list[int] = field(default_factory=list)
     watches: dict[int, ProcessWatch] = field(default_factory=dict)
     slots: Sequence[int] = ()
+    frozen_at: float = 0.0
 
 
 class Frozen:
@@ -33,12 +34,18 @@ class Frozen:
     def freeze(self, sessions: Sequence[FrozenSession]) -> None:
         """Their slots are haunted from now on. Under the lock."""
         for session in sessions:
+            session.frozen_at = self._directory.state.clock.now()
             self._book.haunt(session.slots)
         self._sessions += sessions
 
     @property
     def sessions_count(self) -> int:
         return len(self._sessions)
+
+    @property
+    def oldest_at(self) -> float | None:
+        """When the slots that wait longest were frozen. Under the lock."""
+        return min((session.frozen_at for session in self._sessions), default=None)
 
     @property
     def slots_count(self) -> int:

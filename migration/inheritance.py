@@ -21,9 +21,11 @@ class TakeOverFailedError(Exception):
     """What was left behind is worse than it looked: to be discarded, and the start begun anew."""
 
 
-def find_left(instance: InstanceDir, cpu_bytes: int) -> tuple[LeftBehind | None, TakeOverReport]:
-    """What can be taken over of a CPU tier of this size, and what is to be said where that is nothing. All other regions are
-    removed: device memory ended with its daemon."""
+def find_left(
+    instance: InstanceDir, cpu_bytes: int, never_mapped: bool = False
+) -> tuple[LeftBehind | None, TakeOverReport]:
+    """What can be taken over of a CPU tier of this size (one that no worker may map, with `never_mapped`), and what is to be
+    said where that is nothing. All other regions are removed: device memory ended with its daemon."""
     left, report = None, TakeOverReport("nothing")
     if instance.was_discarded:
         report = TakeOverReport("cold", "as asked")
@@ -31,7 +33,7 @@ def find_left(instance: InstanceDir, cpu_bytes: int) -> tuple[LeftBehind | None,
     paths = instance.region_path("cpu"), instance.region_path("cpu.headers")
     if set(paths) <= set(instance.stale):
         try:
-            left = LeftBehind.open(*paths, ExtentTable(cpu_bytes))
+            left = LeftBehind.open(*paths, ExtentTable(cpu_bytes), never_mapped=never_mapped)
         except FailedPreconditionError as error:
             report = _reported(str(error))
     elif instance.stale:
@@ -47,13 +49,20 @@ def _reported(reason: str) -> TakeOverReport:
     return TakeOverReport("discarded", reason)
 
 
-def inherit(directory: Directory, cpu: CpuPool, left: LeftBehind, frozen: Frozen, daemon_epoch: int) -> TakeOverReport:
+def inherit(
+    directory: Directory,
+    cpu: CpuPool,
+    left: LeftBehind,
+    frozen: Frozen,
+    daemon_epoch: int,
+    never_mapped: bool = False,
+) -> TakeOverReport:
     """Take `left` over, whose regions `cpu` and its book have by now. Raises TakeOverFailedError, whatever was wrong."""
     began = time.monotonic()
     book = directory.state.mapped(directory.state.pools_in(Tier.CPU)[0])
     try:
         with directory.lock:
-            report = TakeOver(directory, book, left, frozen).run(daemon_epoch)
+            report = TakeOver(directory, book, left, frozen, never_mapped).run(daemon_epoch)
         cpu.adopt_extents({extent for extent, _ in left.survey.carved})
     except Exception as error:
         raise TakeOverFailedError(f"{type(error).__name__}: {error}") from error

@@ -53,6 +53,8 @@ class MemorySpec:
     half_life_s: float = 600.0
     window_s: float = 60.0
     tenants: tuple[str, ...] = ()
+    never_mapped: bool = False
+    """No process but this one gets the memory of a pool."""
 
 
 class Memory:
@@ -77,7 +79,7 @@ class Memory:
 
     def _open(self, spec: MemorySpec, clock: Clock, policy: Callable[[Tier, PoolFacts], Policy]) -> None:
         """With what a daemon before this one left, where that can be used; without it when anything is wrong with it."""
-        left, self.taken = find_left(self._instance, spec.cpu_bytes)
+        left, self.taken = find_left(self._instance, spec.cpu_bytes, spec.never_mapped)
         if left is not None:
             try:
                 self._assemble(spec, clock, policy, left)
@@ -116,7 +118,9 @@ class Memory:
             self._restore()
             self.frozen = Frozen(self.directory, self.directory.state.mapped(self.cpu_index))
             if left is not None:
-                self.taken = inherit(self.directory, self.cpu, left, self.frozen, self._epoch)
+                self.taken = inherit(
+                    self.directory, self.cpu, left, self.frozen, self._epoch, never_mapped=spec.never_mapped
+                )
         except BaseException as error:
             self.close(keep=left is not None and not isinstance(error, TakeOverFailedError))
             raise
@@ -166,6 +170,7 @@ class Memory:
             capacity_bytes=capacity,
             extent_bytes=extent,
             daemon_epoch=self._epoch,
+            never_mapped=self.spec.never_mapped,
         )
         table = ExtentTable(capacity, extent_bytes=extent, base_of=base_of)
         return MappedBook(pool, index, table, self._policy(pool.tier, self._facts(index)), headers)

@@ -50,7 +50,11 @@ class TakeOverReport:
 class TakeOver:
     """One take-over. `run` is called once, under the directory's lock, when the disk's blocks are known already."""
 
-    def __init__(self, directory: Directory, book: MappedBook, left: LeftBehind, frozen: Frozen) -> None:
+    def __init__(
+        self, directory: Directory, book: MappedBook, left: LeftBehind, frozen: Frozen, never_mapped: bool = False
+    ) -> None:
+        """`never_mapped`: this daemon hands the memory to nobody."""
+        self._never_mapped = never_mapped
         self._directory = directory
         self._book = book
         self._headers = left.headers
@@ -66,7 +70,7 @@ class TakeOver:
         for extent, size in survey.carved:
             self._headers.commit_extent(extent, size)
             self._book.table.adopt(extent, size)
-        self._headers.take_over(daemon_epoch)
+        self._headers.take_over(daemon_epoch, self._never_mapped)
         point("takeover.claimed")
         heirlooms = self._sift(Heirlooms.of(self._headers, survey.sealed, survey.sealed_at))
         for fingerprint in heirlooms.fingerprints():

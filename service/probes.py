@@ -86,7 +86,8 @@ def _behind_the_lock(host: "HostBase") -> Health:
 
 def ages(host: "HostBase") -> dict[str, float]:
     """Seconds since the oldest of each kind was begun: leases, reservations (but those of sequences, which end with them),
-    and slots whose holder lapsed and may still touch them; 0.0 where there is none. Under the directory's lock."""
+    and slots whose holder lapsed, or was a daemon's before this one, and may still touch them; 0.0 where there is none. Under
+    the directory's lock."""
     now, ledger = host.clock.now(), host.directory.state.ledger
     leases, reservations = ledger.leases.values(), ledger.reservations.values()
     held: dict[str, Iterable[Lease | Reservation]] = {
@@ -94,10 +95,12 @@ def ages(host: "HostBase") -> dict[str, float]:
         "reservation_s": (hold for hold in reservations if not hold.lapsed and hold.expires_at < math.inf),
     }
     every: list[Lease | Reservation] = [*leases, *reservations]
-    haunting = (hold for hold in every if hold.haunts)
+    haunting_since = [hold.lapsed_at for hold in every if hold.haunts]
+    if (frozen_at := host.memory.frozen.oldest_at) is not None:
+        haunting_since.append(frozen_at)
     return {
         **{name: max((now - hold.begun_at for hold in holds), default=0.0) for name, holds in held.items()},
-        "quarantined_s": max((now - hold.lapsed_at for hold in haunting), default=0.0),
+        "quarantined_s": max((now - since for since in haunting_since), default=0.0),
     }
 
 

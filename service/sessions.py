@@ -294,9 +294,10 @@ class SessionBook:
         self._migrator.stir()
 
     def _retire(self, size: int) -> None:
-        """Under the lock: was that the last session with blocks of this size?"""
+        """Under the lock: was that the last session of a worker with blocks of this size? The verifier's come and go unseen."""
         state = self._directory.state
-        if not any(state.spaces[other.namespace].block_bytes == size for other in state.ledger.sessions.values()):
+        workers = (session for number, session in state.ledger.sessions.items() if number in self._records)
+        if not any(state.spaces[other.namespace].block_bytes == size for other in workers):
             self._migrator.retire(size)
 
     def stream_broken(self, session: int) -> None:

@@ -30,6 +30,7 @@ def memory_spec(config: Config) -> MemorySpec:
         half_life_s=config.migration.decay_half_life_s,
         window_s=config.migration.promote_window_s,
         tenants=tuple(sorted(config.tenants)),
+        never_mapped=config.daemon.isolation == "strict",
     )
 
 

@@ -96,6 +96,7 @@ _FILE_DTYPE = np.dtype(
         ("created_at", "<f8"),
         ("boot_id", "V16"),
         ("pid_namespace", "<u8"),
+        ("never_mapped", "<u4"),
     ]
 )
 
@@ -117,6 +118,7 @@ class HeaderLayout:
     created_at: float
     boot_id: bytes
     pid_namespace: int
+    never_mapped: bool
 
     @classmethod
     def of(
@@ -128,9 +130,10 @@ class HeaderLayout:
         created_at: float,
         boot_id: bytes,
         pid_namespace: int,
+        never_mapped: bool = False,
     ) -> Self:
-        """The layout for a new region; `pid_namespace`: that in which the session table's pids mean something. Raises
-        InvalidArgumentError."""
+        """The layout for a new region; `pid_namespace`: that in which the session table's pids mean something;
+        `never_mapped`: no process but daemons has the pool's memory. Raises InvalidArgumentError."""
         if extent_bytes < MIN_BLOCK_BYTES or extent_bytes % PAGE_BYTES:
             raise InvalidArgumentError("extent_bytes", f"{extent_bytes} is no positive multiple of {PAGE_BYTES}")
         extent_count = capacity_bytes // extent_bytes
@@ -153,6 +156,7 @@ class HeaderLayout:
             created_at=created_at,
             boot_id=boot_id,
             pid_namespace=pid_namespace,
+            never_mapped=never_mapped,
         )
 
     @property
@@ -193,6 +197,7 @@ class HeaderLayout:
                 float(record["created_at"]),
                 record["boot_id"].tobytes(),
                 int(record["pid_namespace"]),
+                bool(record["never_mapped"]),
             )
         except (InvalidArgumentError, ValueError) as error:
             raise FailedPreconditionError(f"header region: {error}") from error

@@ -59,10 +59,13 @@ class HeaderRegion:
         extent_bytes: int,
         daemon_epoch: int,
         created_at: float | None = None,
+        never_mapped: bool = False,
     ) -> Self:
         """Make the region's file; only its tables take room. Raises as `SharedRegion.create` and `commit` do."""
         born = time.time() if created_at is None else created_at
-        layout = HeaderLayout.of(pool, capacity_bytes, extent_bytes, daemon_epoch, born, boot_id(), pid_namespace())
+        layout = HeaderLayout.of(
+            pool, capacity_bytes, extent_bytes, daemon_epoch, born, boot_id(), pid_namespace(), never_mapped
+        )
         region = SharedRegion.create(path, layout.total_bytes)
         try:
             region.commit(0, layout.headers_offset)
@@ -87,10 +90,13 @@ class HeaderRegion:
         self.region.commit(start, slots * HEADER_DTYPE.itemsize)
         self._committed_slots[extent] = max(slots, self._committed_slots[extent])
 
-    def take_over(self, daemon_epoch: int) -> None:
-        """The region is the daemon's of this epoch from now on. Extents that were being carved or freed are free."""
+    def take_over(self, daemon_epoch: int, never_mapped: bool = False) -> None:
+        """The region is the daemon's of this epoch from now on, which hands its memory to nobody if `never_mapped`. Extents
+        that were being carved or freed are free."""
         self.region.commit(0, self.layout.headers_offset)
-        self.layout = replace(self.layout, daemon_epoch=daemon_epoch)
+        self.layout = replace(
+            self.layout, daemon_epoch=daemon_epoch, never_mapped=never_mapped and self.layout.never_mapped
+        )
         packed = self.layout.packed()
         self.region.array[: len(packed)] = np.frombuffer(packed, np.uint8)
         free = self._epoch % 2 == 1

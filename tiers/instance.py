@@ -6,7 +6,9 @@ free belongs to a dead daemon and nobody else.
 """
 
 import contextlib
+import errno
 import fcntl
+import logging
 import os
 import re
 import stat
@@ -15,6 +17,8 @@ from pathlib import Path
 
 from hybridkv.tiers.errors import HybridKVError, InvalidArgumentError, UnavailableError
 from hybridkv.tiers.process import boot_id, own_start_time
+
+_log = logging.getLogger(__name__)
 
 LOCK_NAME = "lock"
 REGION_SUFFIX = ".region"
@@ -98,7 +102,7 @@ def claim_instance(shm_dir: Path, name: str, *, keep: bool = False) -> InstanceD
         if not keep:
             _remove_regions(path)
         stale = tuple(sorted(path.glob("*" + REGION_SUFFIX)))
-        _sign(lock_fd)
+        _sign(lock_fd, path)
     except OSError as error:
         os.close(lock_fd)
         raise UnavailableError(f"{path}: stale regions cannot be cleared: {error.strerror}") from error
@@ -139,14 +143,23 @@ def _check_ours(path: Path) -> None:
             os.chmod(path, 0o700)
 
 
-def _sign(fd: int) -> None:
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()} {own_start_time()} {boot_id().hex()}\n".encode(), 0)
+def _sign(fd: int, path: Path) -> None:
+    """Who has the lock, for those whom it refuses. Written over what was there, whose room it has; a full file system costs
+    them the name and nobody the start, which may need no more room than the regions there have already."""
+    line = f"{os.getpid()} {own_start_time()} {boot_id().hex()}\n".encode()
+    try:
+        os.pwrite(fd, line, 0)
+        os.ftruncate(fd, len(line))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        os.ftruncate(fd, 0)
+        _log.warning("%s: the lock cannot be signed: %s", path, error.strerror)
 
 
 def _refusal(path: Path, fd: int) -> HybridKVError:
     words = os.pread(fd, 128, 0).split()
-    owner = f"pid {int(words[0])}" if words and words[0].isdigit() else "a process that is just starting"
+    owner = f"pid {int(words[0])}" if words and words[0].isdigit() else "a process that has not signed it"
     return UnavailableError(f"{path}: in use by {owner}")
 
 

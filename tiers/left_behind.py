@@ -31,14 +31,17 @@ class LeftBehind:
     survey: "Survey"
 
     @classmethod
-    def open(cls, data_path: Path, headers_path: Path, table: ExtentTable) -> Self:
-        """Those of a daemon of this boot with a pool like `table`, which is not changed. Raises FailedPreconditionError."""
+    def open(cls, data_path: Path, headers_path: Path, table: ExtentTable, *, never_mapped: bool = False) -> Self:
+        """Those of a daemon of this boot with a pool like `table`, which is not changed; with `never_mapped` only if no worker
+        was ever handed them, for what a process has mapped it keeps. Raises FailedPreconditionError."""
         data = SharedRegion.reopen(data_path)
         try:
             region = SharedRegion.reopen(headers_path)
             try:
                 headers = HeaderRegion(region)
                 _check_kind(headers, data, table)
+                if never_mapped and not headers.layout.never_mapped:
+                    raise FailedPreconditionError("daemon.isolation is strict, and workers of before may map it")
                 return cls(data, headers, Survey.of(headers, table))
             except BaseException:
                 region.close()

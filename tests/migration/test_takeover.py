@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hybridkv.migration import verifier
 from hybridkv.migration.takeover import TakeOver
+from hybridkv.migration.verifier import digests
+from hybridkv.service.probes import HAUNTED_FOR_S
 from hybridkv.tiers import points
 from hybridkv.tiers.directory.books import MappedBook
 from hybridkv.tiers.errors import UnavailableError
 from hybridkv.tiers.extents import SlotUse
 from hybridkv.tiers.header_format import HEADER_DTYPE, HeaderLayout, tables
 from hybridkv.tiers.states import Tier
+from tests.migration.gates import PATIENCE_S
 from tests.migration.hosts import BLOCK, HIT, MISS, NEW, Rig, Worker, content, keys
 from tests.paging.rig import ALREADY, ELSEWHERE, LOST, READABLE, WRITABLE, Pages
 
@@ -88,6 +93,27 @@ def mapping_worker(rig: Rig, pid: int) -> Worker:
     return worker
 
 
+# ------------------------------------------------------------------------------------------------ whose memory it is
+
+
+def test_strict_isolation_takes_over_no_memory_that_workers_were_handed(make_host: MakeHost, tmp_path: Path) -> None:
+    """What a process has mapped it keeps, whoever is attached when the daemon ends; and it is told by the region itself."""
+    strict = {"daemon__isolation": "strict", "tenants.alice.uid": 1000}
+    rig = make_host(**POOL)
+    rig.worker.put(range(3))
+    left = image(rig, tmp_path / "left")
+    second = heir(make_host, left, **strict)
+    assert taken(second)["outcome"] == "discarded"
+    assert "strict, and workers of before may map it" in str(taken(second)["reason"])
+    second.attach(maps=True).put(range(3))
+    third = heir(make_host, image(second, tmp_path / "second"), **strict)
+    assert (taken(third)["outcome"], taken(third)["blocks"]) == ("taken", 3), "nobody was handed this one"
+    shared = heir(make_host, image(third, tmp_path / "third"))
+    assert taken(shared)["outcome"] == "taken", "from here on workers may map it"
+    fifth = heir(make_host, image(shared, tmp_path / "fourth"), **strict)
+    assert taken(fifth)["outcome"] == "discarded"
+
+
 # ------------------------------------------------------------------------------------------------ what was sealed
 
 
@@ -115,6 +141,31 @@ def test_nothing_is_verified_before_somebody_asks(make_host: MakeHost, tmp_path:
     assert taken(new)["unverified_blocks"] == 4
     assert new.worker.read([1]) == [HIT]
     assert taken(new)["unverified_blocks"] == 3
+
+
+def test_a_worker_that_leaves_while_its_blocks_are_verified_is_the_last(
+    make_host: MakeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The verifier's own session is no worker's: the lanes give back what they keep for blocks of that size."""
+    three_tiers = {"gpus": 1, "gpu_blocks": 16, "disk_bytes": 64 * BLOCK}
+    rig = make_host(**POOL)
+    rig.worker.put(range(4))
+    new = heir(make_host, image(rig, tmp_path / "image"), **three_tiers)
+    hashing, go_on = threading.Event(), threading.Event()
+
+    def held(*given: Any) -> Any:
+        hashing.set()
+        assert go_on.wait(PATIENCE_S)
+        return digests(*given)
+
+    monkeypatch.setattr(verifier, "digests", held)
+    assert book_of(new).lane_slots_owned
+    new.worker.acquire(range(4))
+    assert hashing.wait(PATIENCE_S)
+    new.host.detach(new.worker.session)
+    left = dict(book_of(new).lane_slots_owned)
+    go_on.set()
+    assert left == {}
 
 
 def test_a_flipped_byte_is_a_miss_and_the_rest_is_served(
@@ -530,10 +581,14 @@ def test_a_living_workers_reservation_stays_frozen_until_it_is_gone(
     assert new.worker.read(there) == [HIT] * len(there)
     new.host.tick()
     assert taken(new)["frozen_slots_now"] == 2
+    new.clock.advance(HAUNTED_FOR_S + 5.0)
+    ok, reason = new.host.health()["holds"]
+    assert (ok, "605 s for a worker whose hold lapsed" in reason) == (False, True), "somebody should look after it"
     process.kill()
     process.wait()
     new.host.tick()
     assert (taken(new)["frozen_slots_now"], taken(new)["frozen_sessions_now"]) == (0, 0)
+    assert new.host.health()["holds"] == (True, "")
     new.settle()
     new.worker.put([500, 501])
     assert len(new.inside("cpu")) == 32

@@ -1,5 +1,6 @@
 """One daemon per folder; a dead one's regions are cleared or kept, a living one's are never touched."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -65,6 +66,23 @@ def test_a_killed_daemons_regions_can_be_taken_over(folder: Path, owner: "subpro
     claimed = claim_instance(folder, "main", keep=True)
     assert claimed.stale == (claimed.region_path("cpu.data"),)
     assert claimed.stale[0].stat().st_size == 4096
+    claimed.close()
+
+
+def test_a_full_file_system_refuses_no_start_for_the_name_in_the_lock(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lock holds without it; but it must not go on naming the one before."""
+    claim_instance(folder, "main").close(keep=True)
+
+    def full(_fd: int, _data: bytes, _offset: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    claimed = claim_instance(folder, "main")
+    assert "cannot be signed: No space left on device" in caplog.text
+    with pytest.raises(UnavailableError, match="in use by a process that has not signed it"):
+        claim_instance(folder, "main")
     claimed.close()
 
 

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -37,7 +37,7 @@ DISTURBING = {"Admin.Clear", "Admin.UpdateConfig", "Admin.Drain"}
 """Whoever may call these may disturb everybody: that is what they are for."""
 
 
-def hostile_config(folder: Path) -> Any:
+def hostile_config(folder: Path, more: Mapping[str, object] | None = None) -> Any:
     return load_config(
         overrides={
             "daemon.socket": f"unix://{folder}/kv.sock",
@@ -53,6 +53,7 @@ def hostile_config(folder: Path) -> Any:
             "limits.keys_per_call_count": 512,
             "migration.interval_s": 0.05,
             "migration.host_pressure_high": 1.0,
+            **(more or {}),
         },
         env={},
     )
