@@ -25,12 +25,6 @@ from hybridkv.tiers.states import Priority, Tier
 
 _DEMAND = Priority.DEMAND
 
-Make = Callable[[str, bool], Mover]
-"""Makes a worker's mover: its name, and whether it is the urgent one."""
-
-_DEMAND_THREADS = 2
-"""Processors that carry one urgent batch between pools of host memory. Background copies keep to one."""
-
 _BACKGROUND_PIECE_BYTES = 4 << 20
 """A capped background batch on host memory is at most this, so that demand copies wait for little."""
 
@@ -84,7 +78,7 @@ class LaneMap:
         memory, cpu = self._memory, self._memory.cpu_index
         gate = threading.Lock()
 
-        def open_lane(name: str, leg: Leg, make: Make, *, on_host: bool) -> None:
+        def open_lane(name: str, leg: Leg, make: Callable[[str], Mover], *, on_host: bool) -> None:
             speed = LaneSpeed()
             urgent, background = (
                 self._worker(
@@ -109,31 +103,25 @@ class LaneMap:
             open_lane(
                 f"{gpu}-{gpu}",
                 Leg(index, index),
-                lambda name, _urgent, index=index: DeviceRelocator(memory.device_pools[index], name),  # type: ignore[misc]
+                lambda name, index=index: DeviceRelocator(memory.device_pools[index], name),  # type: ignore[misc]
                 on_host=on_host,
             )
-        open_lane("cpu-cpu", Leg(cpu, cpu), lambda _name, _urgent: CpuRelocator(memory), on_host=True)
+        open_lane("cpu-cpu", Leg(cpu, cpu), lambda _name: CpuRelocator(memory), on_host=True)
         if memory.store is not None:
             disk = self._directory.books[-1].index
-            open_lane(
-                "disk-cpu", Leg(disk, cpu), lambda _name, _urgent: DiskReader(memory, self._disk_watch), on_host=False
-            )
+            open_lane("disk-cpu", Leg(disk, cpu), lambda _name: DiskReader(memory, self._disk_watch), on_host=False)
             # The last to be opened is the last to be closed: by then all that is to be deleted is known.
             self._open_writer(cpu, disk)
 
-    def _device_mover(self, index: int, direction: Direction) -> Make:
-        def make(name: str, urgent: bool) -> Mover:
-            threads = _DEMAND_THREADS if urgent else 1
-            return DeviceMover(self._memory, self._memory.device_pools[index], direction, name, threads=threads)
-
-        return make
+    def _device_mover(self, index: int, direction: Direction) -> Callable[[str], Mover]:
+        return lambda name: DeviceMover(self._memory, self._memory.device_pools[index], direction, name)
 
     def _open_writer(self, cpu: int, disk: int) -> None:
         """The store takes one writer: urgent and background writes share a worker, urgent ones go first."""
         writer = self._worker(
             "cpu-disk",
             Leg(cpu, disk),
-            lambda _name, _urgent: DiskWriter(self._memory, self._disk_watch, self._disk_size),
+            lambda _name: DiskWriter(self._memory, self._disk_watch, self._disk_size),
             self._rules,
             urgent=True,
         )
@@ -143,7 +131,7 @@ class LaneMap:
         self,
         name: str,
         leg: Leg,
-        make: Make,
+        make: Callable[[str], Mover],
         rules: LaneRules,
         *,
         urgent: bool,
@@ -154,7 +142,7 @@ class LaneMap:
         return LaneWorker(
             name,
             leg,
-            self._mover(make, name, urgent=urgent),
+            self._mover(make, name),
             self._directory,
             self._moves,
             rules,
@@ -167,8 +155,8 @@ class LaneMap:
             threaded=not self._in_turn,
         )
 
-    def _mover(self, make: Make, name: str, *, urgent: bool) -> Mover:
-        return make(name, urgent)
+    def _mover(self, make: Callable[[str], Mover], name: str) -> Mover:
+        return make(name)
 
     # ------------------------------------------------------------------------------------------------ in turn
 

@@ -73,12 +73,11 @@ class Mover(Protocol):
 class DeviceMover:
     """Between the CPU pool and a device's pool, on a stream of its own."""
 
-    def __init__(self, memory: Memory, pool: DevicePool, direction: Direction, name: str, *, threads: int = 1) -> None:
-        """`threads`: see `Device.stream`."""
+    def __init__(self, memory: Memory, pool: DevicePool, direction: Direction, name: str) -> None:
         self._memory = memory
         self._pool = pool
         self._direction = direction
-        self.stream: Stream = pool.device.stream(name, threads=threads)
+        self.stream: Stream = pool.device.stream(name)
 
     def start(self, batch: Cargo) -> Landing:
         up = self._direction is Direction.TO_DEVICE

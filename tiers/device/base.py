@@ -167,9 +167,8 @@ class Device(ABC):
         """
 
     @abstractmethod
-    def stream(self, name: str, *, threads: int = 1) -> Stream:
-        """A new stream; `name` is for threads, logs and metrics. Where the processor does the copying, up to `threads` of its
-        threads carry one batch."""
+    def stream(self, name: str) -> Stream:
+        """A new stream; `name` is for threads, logs and metrics."""
 
     @abstractmethod
     def register_host(self, array: Bytes, offset: int, nbytes: int) -> HostRegistration:

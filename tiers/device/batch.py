@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -22,16 +21,6 @@ class Runs(NamedTuple):
 
     def rows(self) -> Iterator[tuple[int, int, int]]:
         return zip(self.destinations.tolist(), self.sources.tolist(), self.lengths.tolist(), strict=True)
-
-
-def cut(runs: Runs, parts: int) -> list[Runs]:
-    """The runs in up to `parts` pieces of about equally many bytes; no run is divided."""
-    ends = np.cumsum(runs.lengths)
-    if not len(ends):
-        return []
-    marks = np.searchsorted(ends, np.arange(1, parts) * (ends[-1] / parts), side="left") + 1
-    bounds = np.unique(np.concatenate(([0], marks, [len(ends)]))).tolist()
-    return [Runs(*(column[first:last] for column in runs)) for first, last in pairwise(bounds)]
 
 
 def join_runs(

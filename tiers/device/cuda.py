@@ -53,7 +53,7 @@ class CudaDevice(Device):
             self._pools.append(pool)
         return pool
 
-    def stream(self, name: str, *, threads: int = 1) -> CudaStream:
+    def stream(self, name: str) -> CudaStream:
         ring = StagingRing(self._runtime, self.index, *self._staging)
         stream = CudaStream(self._runtime, self.index, f"cuda-{self.index}/{name}", self._registrations, ring)
         with self._lock:

@@ -41,8 +41,8 @@ class HostDevice(Device):
             self._pools.append(pool)
         return pool
 
-    def stream(self, name: str, *, threads: int = 1) -> HostStream:
-        stream = HostStream(f"{self.uuid}/{name}", threads)
+    def stream(self, name: str) -> HostStream:
+        stream = HostStream(f"{self.uuid}/{name}")
         with self._lock:
             self._streams.append(stream)
         return stream

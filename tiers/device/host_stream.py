@@ -1,12 +1,11 @@
 """Streams of the host device: worker threads that tests can hold back."""
 
-import os
 from functools import partial
 
 import numpy as np
 
 from hybridkv.tiers.device.base import Bytes, Direction, Event, Offsets, Stream
-from hybridkv.tiers.device.batch import Batch, Runs, check_batch, cut, join_runs
+from hybridkv.tiers.device.batch import Batch, check_batch, join_runs
 from hybridkv.tiers.device.completion import Completion
 from hybridkv.tiers.device.gate import Gate, HoldAt
 from hybridkv.tiers.device.host_pool import HostPool
@@ -14,9 +13,6 @@ from hybridkv.tiers.device.memcopy import copy_runs
 from hybridkv.tiers.device.pool import DevicePool
 from hybridkv.tiers.device.worker import SerialWorker
 from hybridkv.tiers.errors import UnavailableError
-
-_LEAST_SHARE_BYTES = 256 << 10
-"""A smaller share of a batch is not worth handing to another thread."""
 
 
 class HostEvent(Event):
@@ -34,14 +30,11 @@ class HostEvent(Event):
 
 
 class HostStream(Stream):
-    """One thread that copies in order; others may take a share of each batch. An error ends its batch, never a thread."""
+    """One thread that copies in order. An error ends its batch, never the thread."""
 
-    def __init__(self, name: str, threads: int = 1) -> None:
-        """`threads`: how many share a batch, as far as this process may use as many processors."""
+    def __init__(self, name: str) -> None:
         self.name = name
         self._worker = SerialWorker(name)
-        others = min(threads, len(os.sched_getaffinity(0))) - 1
-        self._others = [SerialWorker(f"{name}/{number}") for number in range(1, others + 1)]
         self._gate = Gate()
 
     def copy(
@@ -76,8 +69,6 @@ class HostStream(Stream):
     def close(self) -> None:
         self._gate.release()
         self._worker.close()
-        for other in self._others:
-            other.close()
 
     def hold(self, at: HoldAt = HoldAt.BEFORE_COPY) -> None:
         """For tests: batches from now on stand at `at` until released."""
@@ -101,28 +92,12 @@ class HostStream(Stream):
             self._gate.pass_through(HoldAt.BEFORE_COPY)
             if (failure := self._gate.take_failure()) is not None:
                 raise failure
-            self._share(*_work(batch))
+            _copy(batch)
             self._gate.pass_through(HoldAt.BEFORE_COMPLETION)
         except BaseException as caught:  # whatever it is: the caller must hear of it, the thread must live
             error = caught
         batch.release()
         completion.finish(error)
-
-    def _share(self, to: Bytes, at: Bytes, runs: Runs) -> None:
-        """Copy the runs, each thread its part of them; return, or raise, once no thread copies any more."""
-        shares = min(len(self._others) + 1, int(runs.lengths.sum()) // _LEAST_SHARE_BYTES)
-        mine, *rest = cut(runs, shares) if shares > 1 else [runs]
-        parts = []
-        for other, part in zip(self._others, rest, strict=False):
-            parts.append(Completion())
-            other.submit(partial(_carry_part, to, at, part, parts[-1]))
-        try:
-            copy_runs(to, at, mine)
-        finally:
-            for completion in parts:
-                completion.wait()
-        for completion in parts:
-            completion.check()
 
     def __repr__(self) -> str:
         return f"HostStream({self.name})"
@@ -136,17 +111,7 @@ def _memory(side: Bytes | DevicePool) -> Bytes:
     return side.region.array if isinstance(side, HostPool) else np.asarray(side)
 
 
-def _work(batch: Batch) -> tuple[Bytes, Bytes, Runs]:
-    """Where a batch goes to, where it comes from, and what of it."""
+def _copy(batch: Batch) -> None:
     device, other = _memory(batch.pool), _memory(batch.other)
     to, at = (other, device) if batch.direction is Direction.TO_HOST else (device, other)
-    return to, at, join_runs(batch.destinations, batch.sources, batch.nbytes)
-
-
-def _carry_part(to: Bytes, at: Bytes, runs: Runs, completion: Completion) -> None:
-    error: BaseException | None = None
-    try:
-        copy_runs(to, at, runs)
-    except BaseException as caught:  # as in `_carry_out`
-        error = caught
-    completion.finish(error)
+    copy_runs(to, at, join_runs(batch.destinations, batch.sources, batch.nbytes))

@@ -8,7 +8,7 @@ import pytest
 
 from hybridkv.benchmarks.device_peer import pattern
 from hybridkv.tiers.device import memcopy
-from hybridkv.tiers.device.batch import Runs, changes, cut, join_runs
+from hybridkv.tiers.device.batch import Runs, changes, join_runs
 from hybridkv.tiers.errors import UnavailableError
 
 
@@ -76,22 +76,3 @@ def test_a_kernel_that_refuses_is_told_from_one_that_fails(monkeypatch: pytest.M
     monkeypatch.setattr(ctypes, "get_errno", lambda: errno.EFAULT)
     with pytest.raises(UnavailableError, match="Bad address"):
         memcopy.copy_runs(destination, source, Runs(column(0, 4096), column(0, 4096), column(512, 512)))
-
-
-@pytest.mark.parametrize(("lengths", "parts", "wanted"), [
-    ([4, 4, 4, 4], 2, [[4, 4], [4, 4]]),
-    ([1, 1, 1, 9], 2, [[1, 1, 1, 9]]),
-    ([9, 1, 1, 1], 2, [[9], [1, 1, 1]]),
-    ([8], 2, [[8]]),
-    ([], 2, []),
-    ([1, 1, 1], 5, [[1], [1], [1]]),
-])  # fmt: skip
-def test_runs_are_cut_into_shares_of_about_equally_many_bytes(
-    lengths: list[int], parts: int, wanted: list[list[int]]
-) -> None:
-    column = np.array(lengths, np.int64)
-    places = np.arange(len(column), dtype=np.int64)
-    found = cut(Runs(places, places + 100, column), parts)
-    assert [share.lengths.tolist() for share in found] == wanted
-    assert [at for share in found for at in share.destinations.tolist()] == places.tolist()
-    assert [at for share in found for at in share.sources.tolist()] == (places + 100).tolist()

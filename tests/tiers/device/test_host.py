@@ -11,9 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hybridkv.tiers.device import host_stream, memcopy
-from hybridkv.tiers.device.base import AllocationHandle, Bytes, Direction, Registration
-from hybridkv.tiers.device.batch import Runs
+from hybridkv.tiers.device.base import AllocationHandle, Direction, Registration
 from hybridkv.tiers.device.completion import Completion
 from hybridkv.tiers.device.gate import HoldAt
 from hybridkv.tiers.device.host import HostDevice
@@ -223,64 +221,3 @@ def test_pools_of_two_devices_do_not_mix(device: HostDevice, pool: HostPool) -> 
     with pytest.raises(InvalidArgumentError, match="host-1"):
         device.stream("s").copy(Direction.ON_DEVICE, pool, ZERO, theirs, ZERO, NBYTES)
     other.close()
-
-
-def _shared_copy(device: HostDevice) -> tuple[HostStream, HostPool, Completion]:
-    """A batch of 1 MiB in blocks that follow one another on no side, for a stream with two threads."""
-    stream = device.stream("shared", threads=2)
-    size, count = 64 << 10, 16
-    pool = device.create_pool(2 * size * count, extent_bytes=2 * size * count)
-    pool.commit_extent(0)
-    source = np.repeat(np.arange(1, count + 1, dtype=np.uint8), size)
-    there, here = np.arange(count)[::-1] * 2 * size, np.arange(count) * size
-    return stream, pool, stream.copy(Direction.TO_DEVICE, pool, there, source, here, size)
-
-
-def test_two_threads_share_a_batch_and_it_is_done_when_both_are(
-    device: HostDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
-    copied: dict[str, int] = {}
-    copy, go_on = memcopy.copy_runs, threading.Event()
-
-    def noted(to: Bytes, at: Bytes, runs: Runs) -> None:
-        name = threading.current_thread().name
-        if name.endswith("/1"):
-            assert go_on.wait(30)
-        copied[name] = int(runs.lengths.sum())
-        copy(to, at, runs)
-
-    monkeypatch.setattr(host_stream, "copy_runs", noted)
-    stream, pool, done = _shared_copy(device)
-    assert not done.wait(0.05), "done before the other thread's share was"
-    go_on.set()
-    assert done.wait(30)
-    done.check()
-    assert sorted(copied.values()) == [512 << 10, 512 << 10]
-    assert [int(pool.region.array[at << 17]) for at in range(16)] == list(range(16, 0, -1))
-    stream.close()
-
-
-def test_a_share_that_fails_fails_the_batch(device: HostDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
-    copy = memcopy.copy_runs
-
-    def failing(to: Bytes, at: Bytes, runs: Runs) -> None:
-        if threading.current_thread().name.endswith("/1"):
-            raise UnavailableError("a page cannot be had")
-        copy(to, at, runs)
-
-    monkeypatch.setattr(host_stream, "copy_runs", failing)
-    stream, _, done = _shared_copy(device)
-    assert done.wait(30)
-    with pytest.raises(UnavailableError, match="a page cannot be had"):
-        done.check()
-    stream.close()
-
-
-def test_one_processor_shares_nothing(device: HostDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0})
-    before = threading.active_count()
-    stream = device.stream("alone", threads=2)
-    assert threading.active_count() == before + 1
-    stream.close()
