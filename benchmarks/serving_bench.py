@@ -10,7 +10,7 @@ from hybridkv.tiers.errors import UnavailableError
 UNIT = "ms"
 FIGURES = {
     "recompute": ("recompute", None, None),
-    "own_hit": ("vLLM's own prefix hit", "recompute", None),
+    "own_hit": ("vLLM's own prefix hit", None, None),
     "cpu_hit": ("hit in the CPU tier", "own_hit", 1.25),
     "disk_hit": ("hit on disk, page cache", "own_hit", 1.6),
     "restarted": ("first hit after a daemon restart", "own_hit", None),
