@@ -8,7 +8,6 @@ sessions and tell the attached, drain to disk, end calls, close the host, give u
 import asyncio
 import contextlib
 import logging
-import signal
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,13 +20,6 @@ from hybridkv.service.facade import Host
 from hybridkv.service.grpc_server import SERVICES, Servicers, add_ports, make_server
 from hybridkv.service.identities import Identities
 from hybridkv.service.listening import SCHEME, SocketClaim, side_socket_path, socket_path
-from hybridkv.service.own_process import (
-    TRIM_EVERY_S,
-    allow_descriptors,
-    give_back_freed_memory,
-    process_start,
-    spare_collections,
-)
 from hybridkv.service.probes import Health
 from hybridkv.service.servicers.admin import AdminServicer
 from hybridkv.service.servicers.boundary import CallCounters
@@ -337,45 +329,3 @@ class Daemon:
         await asyncio.wait((drained, urgent), return_when=asyncio.FIRST_COMPLETED)
         urgent.cancel()
         drained.cancel()
-
-
-def run(
-    config: Config,
-    sources: Mapping[str, str] | None = None,
-    load: Callable[[], LoadedConfig] | None = None,
-    *,
-    cold: bool = False,
-) -> None:
-    """Serve until SIGTERM or SIGINT; a second signal ends the drain. SIGHUP reloads what `load` reads. `ready_s` counts
-    from the process's start. `cold`: what a daemon before this one left in memory is discarded."""
-    logging.basicConfig(
-        level=config.daemon.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
-    )
-    asyncio.run(_run(config, sources, load, cold))
-
-
-async def _run(
-    config: Config, sources: Mapping[str, str] | None, load: Callable[[], LoadedConfig] | None, cold: bool
-) -> None:
-    warm = config.daemon.warm_restart
-
-    def make_host(chosen: Config) -> Host:
-        return Host(chosen, inherit=warm and not cold, bequeath=warm)
-
-    allow_descriptors()
-    daemon = Daemon(config, sources, make_host=make_host, started_at=process_start(), load=load)
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGHUP, daemon.request_reload)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, daemon.request_stop)
-    await daemon.start()
-    spare_collections()
-    trimming = asyncio.create_task(_give_back_now_and_then(), name="freed memory")
-    await daemon.wait_stop()
-    trimming.cancel()
-
-
-async def _give_back_now_and_then() -> None:
-    while True:
-        await asyncio.sleep(TRIM_EVERY_S)
-        await asyncio.to_thread(give_back_freed_memory)

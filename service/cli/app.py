@@ -69,7 +69,7 @@ def serve(
     """Run the daemon until SIGTERM or Ctrl-C; a second signal skips the drain. SIGHUP reloads the config."""
     with failing_plainly():
         found = loaded(config, assignments, socket)
-        from hybridkv.service.daemon import run
+        from hybridkv.service.serving import run
 
         run(found.config, found.sources, lambda: loaded(config, assignments, socket), cold=cold)
 

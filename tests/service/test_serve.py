@@ -122,7 +122,7 @@ def test_a_killed_daemon_is_followed_by_the_next(tmp_path: Path) -> None:
 
 def test_importing_the_daemon_imports_no_torch() -> None:
     code = (
-        "import sys, hybridkv.service.daemon; print([name for name in ('torch', 'matplotlib') if name in sys.modules])"
+        "import sys, hybridkv.service.serving; print([name for name in ('torch', 'matplotlib') if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=WAIT_S)
     assert result.stdout == "[]\n"

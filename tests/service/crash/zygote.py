@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Any
 
-from hybridkv.service import daemon, in_thread
+from hybridkv.service import in_thread, serving
 from hybridkv.service.config import load_config
 from hybridkv.tiers import points
 from tests.service.crash import worker
@@ -20,7 +20,7 @@ assert in_thread, "imports what a daemon needs"
 
 def serve(values: dict[str, object]) -> None:
     """What `hybridkv serve` does."""
-    daemon.run(load_config(overrides=values, env={}))
+    serving.run(load_config(overrides=values, env={}))
 
 
 def _child(command: dict[str, Any]) -> None:
