@@ -18,7 +18,6 @@ from hybridkv.benchmarks.soak.tally import ERROR, OPERATION, Tally, WrongBytesEr
 from hybridkv.benchmarks.soak.universe import CHAIN_BLOCKS, CHAINS, keys_of, space_of
 from hybridkv.benchmarks.soak.worker import CALL_S, EXIT_WRONG, EXPECTED, THINK_S, stdin_ended
 from hybridkv.service.client.aio.kv import AsyncKV, connect_async
-from hybridkv.tiers.errors import UnavailableError
 from hybridkv.tiers.keys import Keys
 from hybridkv.tiers.states import Outcome
 
@@ -133,8 +132,8 @@ async def work(address: str, space: int, rng: random.Random, tally: Tally) -> No
                     group.create_task(watch_stdin())
                     for _ in range(TASKS):
                         group.create_task(task(operations))
-        except UnavailableError:
-            tally.note(ERROR + "aio_connect.UnavailableError")
+        except EXPECTED as error:
+            tally.note(f"{ERROR}aio_connect.{type(error).__name__}")
             tally.tell()
             if stdin_ended(0.2):
                 over.set()

@@ -50,8 +50,8 @@ def _handle(address: str, space: int, rng: random.Random, tally: Tally) -> bool:
     """Work over one handle; False when stdin has ended."""
     try:
         kv = hybridkv.connect(address, space_of(space), timeout_s=CALL_S)
-    except UnavailableError:
-        tally.note(ERROR + "connect.UnavailableError")
+    except EXPECTED as error:  # no room: a tier may be full of what others hold, and lanes need a slot of every size
+        tally.note(f"{ERROR}connect.{type(error).__name__}")
         tally.tell()
         return not stdin_ended(0.2)
     with kv:
