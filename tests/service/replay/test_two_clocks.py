@@ -24,7 +24,7 @@ from hybridkv.tiers.states import Outcome, ReserveOutcome
 from tests.migration.samples import sample
 
 BLOCK = 4096
-REQUESTS = 120
+REQUESTS = 90
 CONTENT = Content(BLOCK)
 SPACE = Namespace(model="trace", layout=BlockLayout.opaque(BLOCK, 16, "trace"))
 
