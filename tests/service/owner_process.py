@@ -92,11 +92,18 @@ class Owner:
         return "dropped"
 
     def fork(self) -> str:
-        child = os.fork()
-        if child == 0:
-            signal.pause()
-            os._exit(0)
-        return str(child)
+        """gRPC may end a child that is forked while its threads are at work: then another one is."""
+        while True:
+            reading, writing = os.pipe()
+            child = os.fork()
+            if child == 0:
+                os.write(writing, b"!")
+                while True:
+                    signal.pause()
+            os.close(writing)
+            if os.read(reading, 1):
+                return str(child)
+            os.waitpid(child, 0)
 
     def leave(self) -> str:
         self.blocks.clear()

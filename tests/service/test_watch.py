@@ -324,5 +324,5 @@ def test_the_end_of_the_daemon_ends_the_stream(tmp_path: Any) -> None:
             write(wire, stream.session, 1)
             stream.cancel()
         daemon.stop()
-        with pytest.raises(UnavailableError, match="the daemon is stopping"):
+        with pytest.raises(UnavailableError, match=r"the daemon is stopping|Cancelling all calls"):
             until(events, WatchKind.CLEARED)
