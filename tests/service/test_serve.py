@@ -75,9 +75,9 @@ def cpu_s(pid: int) -> float:
 
 
 def test_a_daemon_serves_soon_and_without_torch(tmp_path: Path) -> None:
-    """In processor time, with room for a processor whose other half is busy."""
+    """It is up within a second; in processor time, with room for a processor whose other half is busy."""
     with serving(tmp_path) as (process, address, ready_s):
-        assert cpu_s(process.pid) < 2.5
+        assert cpu_s(process.pid) < 1.5
         assert 0.0 < ready_s < WAIT_S
         mapped = Path(f"/proc/{process.pid}/maps").read_text()
         assert "libtorch" not in mapped
