@@ -13,7 +13,7 @@ minutes ?= 5
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt requirements-dev.txt
+$(STAMP): pyproject.toml setup.py tiers/device/_copyloop.c constraints.txt requirements-dev.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -c constraints.txt setuptools
 	$(BIN)/pip install -q -c constraints.txt torch
@@ -36,7 +36,7 @@ test: setup
 # that do not load beside its torch; without them it runs.
 setup-engines: $(ENGINES_STAMP)
 
-$(ENGINES_STAMP): pyproject.toml constraints-engines.txt requirements-engines.txt
+$(ENGINES_STAMP): pyproject.toml setup.py tiers/device/_copyloop.c constraints-engines.txt requirements-engines.txt
 	$(PYTHON) -m venv $(ENGINES_VENV)
 	$(ENGINES_BIN)/pip install -q -c constraints-engines.txt -r requirements-engines.txt -e . || { \
 	  echo "make test-engines: pip cannot install what requirements-engines.txt names (see its message above):" >&2; \

@@ -59,10 +59,16 @@ def random_copy(folder: Path, block_bytes: int, count: int) -> Iterator[RandomCo
 
 
 class PlainFile:
-    """One file with the bytes of `count` blocks, written in order; read block by block in random order."""
+    """One file with the bytes of `count` blocks, written in order; read block by block in random order.
+
+    Each `write` makes a new file, and the ones before stay, as what a tier has stored stays: a file that is removed first
+    leaves pages in the page cache that are still in the processor's caches, and the next one takes these.
+    """
 
     def __init__(self, path: Path, block_bytes: int, count: int) -> None:
+        self._name = path
         self._path = path
+        self._written = 0
         self._block = block_bytes
         self._offsets = (np.random.default_rng(3).permutation(count) * block_bytes).tolist()
         self._content = np.random.default_rng(4).integers(0, 256, block_bytes * count, np.uint8)
@@ -70,10 +76,11 @@ class PlainFile:
 
     def write(self, sync_bytes: int | None = None) -> Lap:
         """A new file, written in order and synced: once at the end, or after each `sync_bytes`."""
-        self._path.unlink(missing_ok=True)
+        self._path = self._name.with_name(f"{self._name.name}-{self._written}")
+        self._written += 1
         step = sync_bytes or _WRITE_BYTES
         with lap() as taken:
-            fd = os.open(self._path, os.O_CREAT | os.O_WRONLY)
+            fd = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
             for first in range(0, self._content.nbytes, step):
                 _write_all(fd, self._content[first : first + step])
                 if sync_bytes:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -29,6 +30,7 @@ WAIT_S = 60.0
 KEY_BYTES = 16
 KEYS_PER_CALL = 4096
 _DONE = Stage.DONE
+_STAGE = attrgetter("stage")
 
 QUIET: dict[str, object] = {
     "gpu.high_watermark": 1.0,
@@ -74,19 +76,16 @@ def config_for(
 
 
 class Landing:
-    """Over once all of these transfers have ended. Looked at from the last on, for lanes take them in order."""
+    """Over once all of these transfers have ended. Made and looked at under the directory's lock, and so cheaply."""
 
     def __init__(self, transfers: list[Transfer]) -> None:
         self.total = len(transfers)
         self._transfers = transfers
         self._over = threading.Event()
-        self._ended = 0
 
     def look(self) -> None:
-        """Something has ended: under the directory's lock."""
-        while self._ended < self.total and self._transfers[-1 - self._ended].stage >= _DONE:
-            self._ended += 1
-        if self._ended == self.total:
+        """Something has ended. The last is asked first, for lanes take them in order."""
+        if not self.total or (self._transfers[-1].stage >= _DONE and min(map(_STAGE, self._transfers)) >= _DONE):
             self._over.set()
 
     def queued(self) -> int:
@@ -225,8 +224,7 @@ class LaneRig:
 
     def _expect(self, rows: Rows) -> Landing:
         """Of transfers just begun, under the lock."""
-        found = [self.directory.state.transfers.get(row) for row in rows.tolist()]
-        landing = Landing([transfer for transfer in found if transfer is not None])
+        landing = Landing([*filter(None, map(self.directory.state.transfers.get, rows.tolist()))])
         self._landings.append(landing)
         landing.look()
         return landing

@@ -16,6 +16,7 @@ from hybridkv.migration.reclaim import Reclaim
 from hybridkv.migration.tickets import FAILURES, AskedAgain, Hooks, Ticket
 from hybridkv.tiers.directory import Directory
 from hybridkv.tiers.directory.blocks import NO_SLOT
+from hybridkv.tiers.directory.columns import add_at
 from hybridkv.tiers.directory.holds import Lease, Session
 from hybridkv.tiers.directory.moves import Transfer
 from hybridkv.tiers.errors import ResourceExhaustedError
@@ -196,8 +197,8 @@ class Acquires:
         if not len(positions):
             return
         rows = acquire.lease.rows[positions]
-        np.add.at(self._directory.blocks.holds, rows, 1)
-        np.add.at(self._directory.blocks.waiting, rows, 1)
+        add_at(self._directory.blocks.holds, rows, 1)
+        add_at(self._directory.blocks.waiting, rows, 1)
         acquire.pending = dict(zip(positions.tolist(), rows.tolist(), strict=True))
 
     def _stop_waiting(self, acquire: _Acquire, positions: Sequence[int], state: Outcome) -> None:
@@ -205,8 +206,8 @@ class Acquires:
             return
         acquire.states[list(positions)] = state
         rows = np.fromiter(map(acquire.pending.pop, positions), np.int64, len(positions))
-        np.subtract.at(self._directory.blocks.holds, rows, 1)
-        np.subtract.at(self._directory.blocks.waiting, rows, 1)
+        add_at(self._directory.blocks.holds, rows, -1)
+        add_at(self._directory.blocks.waiting, rows, -1)
         self._directory.copies.sweep(rows)
 
     def _advance_acquire(self, acquire: _Acquire) -> None:
@@ -220,12 +221,13 @@ class Acquires:
         positions = np.fromiter(acquire.pending, np.int64, len(acquire.pending))
         idle = blocks.busy[rows] == 0
         self._hooks.hasten(rows[~idle])
-        resting = zip(positions[idle].tolist(), rows[idle].tolist(), strict=True)
-        failing = [position for position, row in resting if acquire.tries[row] >= _TRIES]
+        todo: list[int] = positions[idle].tolist()
+        resting = zip(todo, rows[idle].tolist(), strict=True)
+        failing = [position for position, row in resting if acquire.tries[row] >= _TRIES] if acquire.tries else []
         if failing:
             self._directory.state.counters["acquires_given_up"] += len(failing)
             self._stop_waiting(acquire, failing, Outcome.MISS)
-        todo = [position for position in positions[idle].tolist() if position in acquire.pending]
+            todo = [position for position in todo if position in acquire.pending]
         if todo and self._directory.state.unverified.any_in(acquire.target):
             # What was taken over and is not verified yet needs no transfer, but that.
             waits = self._directory.state.unverified.awaited(acquire.lease.rows[todo], acquire.target)
@@ -244,7 +246,7 @@ class Acquires:
         self._stop_waiting(acquire, gone.tolist(), Outcome.MISS)
         positions = np.fromiter(acquire.pending, np.int64, len(acquire.pending))
         self._hold_what_is_there(acquire, positions)
-        landed = [p for p in positions.tolist() if lease.held[p]]
+        landed: list[int] = positions[lease.held[positions]].tolist()
         if acquire.bet is not None:
             acquire.bet.landed_blocks += len(landed)
         self._stop_waiting(acquire, landed, Outcome.HIT)

@@ -1,7 +1,7 @@
 """Arrivals: what becomes of a batch once its bytes were carried. Under the directory's lock; the lanes call it."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -45,23 +45,31 @@ class Arrivals:
         """Commit what arrived, fail what did not: (transfers that ended, those that have a second leg)."""
         ended: list[Transfer] = []
         onward: list[Transfer] = []
-        groups: dict[tuple[int, int, int], list[int]] = {}
         for number in np.flatnonzero(cargo.outcomes != Carried.MOVED).tolist():
             self._fail(cargo.transfers[number], Carried(cargo.outcomes[number]), blamed=cargo.blamed)
             ended.append(cargo.transfers[number])
-        arrived: list[int] = np.flatnonzero(cargo.outcomes == Carried.MOVED).tolist()
-        # In groups of one source, target and namespace, and so of one size: headers are published for one of them.
-        for number, label in zip(arrived, map(_label, map(cargo.transfers.__getitem__, arrived)), strict=True):
-            groups.setdefault(label, []).append(number)
-        for (_, target, _), numbers in groups.items():
-            transfers = [*map(cargo.transfers.__getitem__, numbers)]
+        for target, transfers, places in self._arrived(cargo):
             if target != self._leg.target:
                 onward += transfers
             else:
-                self._commit(transfers, cargo.targets[numbers])
+                self._commit(transfers, places)
                 ended += transfers
         self.close(ended)
         return ended, onward
+
+    @staticmethod
+    def _arrived(cargo: Cargo) -> Iterator[tuple[int, list[Transfer], Offsets]]:
+        """What arrived, in groups of one source, target and namespace, and so of one size, for headers are published for
+        one of them: (target, transfers, places). Most batches are one group."""
+        labels = [*map(_label, cargo.transfers)]
+        if cargo.outcomes.min() == cargo.outcomes.max() == Carried.MOVED and labels.count(labels[0]) == len(labels):
+            yield labels[0][1], [*cargo.transfers], cargo.targets
+            return
+        groups: dict[tuple[int, int, int], list[int]] = {}
+        for number in np.flatnonzero(cargo.outcomes == Carried.MOVED).tolist():
+            groups.setdefault(labels[number], []).append(number)
+        for (_, target, _), numbers in groups.items():
+            yield target, [*map(cargo.transfers.__getitem__, numbers)], cargo.targets[numbers]
 
     def close(self, transfers: Sequence[Transfer]) -> None:
         """Transfers of this leg have ended, by whatever way."""

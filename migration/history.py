@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
@@ -24,7 +25,7 @@ _OUTCOMES = {Stage.DONE: "done", Stage.FAILED: "failed", Stage.CANCELLED: "cance
 _Names = tuple[str, ...]
 _Values = tuple[float, ...]
 _Noted = tuple[_Names, _Values]
-_FIGURES = attrgetter("figures")
+_FIGURES, _KEEPS, _SOURCE, _TARGET = map(attrgetter, ("figures", "keep_source", "source", "target"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,13 @@ class MoveHistory:
     def decided(self, transfers: Sequence[Transfer]) -> None:
         """These were begun just now: what they were decided on is noted on them."""
         uses: dict[int, _Noted] = {}
+        if not self._deciding:
+            for keeps, group in groupby(transfers, _KEEPS):
+                for pool, some in groupby(group, _TARGET if keeps else _SOURCE):
+                    figures = self._use(pool, uses)
+                    for transfer in some:
+                        transfer.figures = figures
+            return
         for transfer in transfers:
             pool = transfer.target if transfer.keep_source else transfer.source
             transfer.figures = self._figures(transfer.row, pool, uses)
@@ -131,13 +139,17 @@ class MoveHistory:
         """Those of the rule, or else the pool's use, which `uses` remembers."""
         figures = self._deciding.get(row)
         if figures is None:
-            used = uses.get(pool)
-            if used is None:
-                book = self._directory.books[pool]
-                used = uses[pool] = (_USE, (float(book.used_bytes), float(book.capacity_bytes)))
-            return used
+            return self._use(pool, uses)
         names = tuple(name for name, _ in figures)
         return self._names.setdefault(names, names), tuple(value for _, value in figures)
+
+    def _use(self, pool: int, uses: dict[int, _Noted]) -> _Noted:
+        """How full the pool is, which `uses` remembers."""
+        used = uses.get(pool)
+        if used is None:
+            book = self._directory.books[pool]
+            used = uses[pool] = (_USE, (float(book.used_bytes), float(book.capacity_bytes)))
+        return used
 
     # ------------------------------------------------------------------------------------------------ read
 

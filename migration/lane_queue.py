@@ -2,12 +2,16 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import groupby
+from operator import attrgetter
 
 from hybridkv.migration.arrivals import Leg
 from hybridkv.migration.inflight import InFlight
 from hybridkv.tiers.directory import Directory
 from hybridkv.tiers.directory.moves import Transfer
 from hybridkv.tiers.states import Priority
+
+_PRIORITY = attrgetter("priority")
 
 
 class LaneQueue:
@@ -31,8 +35,8 @@ class LaneQueue:
         return sum(transfer.size for transfer in self._queues[Priority.DEMAND])
 
     def put(self, transfers: Iterable[Transfer]) -> None:
-        for transfer in transfers:
-            self._queues[transfer.priority].append(transfer)
+        for priority, some in groupby(transfers, _PRIORITY):
+            self._queues[priority].extend(some)
 
     def withdraw(self, transfer: Transfer) -> bool:
         """Take a transfer out again; False when it is not here (any more)."""
@@ -57,10 +61,11 @@ class LaneQueue:
         size = taken[0].size if taken else 0
         nbytes = len(taken) * size
         kept: list[Transfer] = []
-        failures_of = self._directory.state.setbacks.failures_of
+        setbacks = self._directory.state.setbacks
+        failures_of = setbacks.failures_of if len(setbacks) else None
         while queue and (not size or nbytes + size <= limit):
             transfer = queue[0]
-            if taken and (failures_of(transfer.row) or failures_of(taken[0].row)):
+            if taken and failures_of and (failures_of(transfer.row) or failures_of(taken[0].row)):
                 break
             if size and transfer.size != size:
                 break

@@ -35,7 +35,7 @@ class MoveLedger:
     def all_ended(self, transfers: Sequence[Transfer]) -> None:
         """These transfers have."""
         for (source, target, reason, stage, size), group in groupby(transfers, _label):
-            count = sum(1 for _ in group)
+            count = len([*group])
             self._add(source, self._names[target], reason, _OUTCOMES[stage], count * size, count)
         self.history.ended(transfers)
 

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from hybridkv.migration.memory import Memory
 from hybridkv.migration.verifier import digests, settle_verified
 from hybridkv.tiers.device.base import Direction, Offsets, Stream
+from hybridkv.tiers.device.batch import join_runs
 from hybridkv.tiers.device.completion import Completion
+from hybridkv.tiers.device.memcopy import copy_runs
 from hybridkv.tiers.device.pool import DevicePool
 from hybridkv.tiers.directory.blocks import Checksum
 from hybridkv.tiers.directory.moves import Transfer, rows_of
@@ -133,10 +135,9 @@ class CpuRelocator:
         return partial(self._carry, batch)
 
     def _carry(self, batch: Cargo) -> None:
-        array, size = self._memory.cpu_array, batch.size
-        for number, (to, at) in enumerate(zip(batch.targets.tolist(), batch.sources.tolist(), strict=True)):
-            np.copyto(array[to : to + size], array[at : at + size])
-            batch.outcomes[number] = Carried.MOVED
+        array = self._memory.cpu_array
+        copy_runs(array, array, join_runs(batch.targets, batch.sources, batch.size))
+        batch.outcomes[:] = Carried.MOVED
 
     def close(self) -> None:
         """Nothing to close."""

@@ -18,6 +18,7 @@ from hybridkv.paging.sequence import Sequence
 from hybridkv.paging.states import Backed
 from hybridkv.tiers.directory import Directory
 from hybridkv.tiers.directory.blocks import NO_SLOT
+from hybridkv.tiers.directory.columns import add_at
 from hybridkv.tiers.directory.holds import Reservation
 from hybridkv.tiers.replacement import Rows
 
@@ -48,7 +49,7 @@ class Mappings:
             return
         sequence.backing.set(blocks, Backed.SEALED, rows)
         self.reverse.add(rows, sequence.id, blocks)
-        np.add.at(self.directory.blocks.mapped, rows, 1)
+        add_at(self.directory.blocks.mapped, rows, 1)
         self._hold_again(sequence, blocks, rows)
 
     def map_writable(
@@ -90,7 +91,7 @@ class Mappings:
         sequence.backing.set(blocks, Backed.NOTHING)
         sequence.table.unmap(blocks)
         self.reverse.remove(rows, sequence.id, blocks)
-        np.subtract.at(table.mapped, rows, 1)
+        add_at(table.mapped, rows, -1)
         rows = np.unique(rows)
         self.directory.copies.remove(rows[(table.private[rows] > 0) & (table.mapped[rows] == 0)])
 
@@ -136,7 +137,7 @@ class Mappings:
         blocks = parent.sealed()
         rows = parent.backing.rows(blocks)
         self.reverse.add(rows, child.id, blocks)
-        np.add.at(self.directory.blocks.mapped, rows, 1)
+        add_at(self.directory.blocks.mapped, rows, 1)
         child.sticky = set(parent.sticky)
         self._hold_again(child, blocks, rows)
 

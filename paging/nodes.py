@@ -4,6 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hybridkv.paging.entries import Words
+from hybridkv.tiers.directory.columns import add_at
 
 Ids = npt.NDArray[np.int64]
 
@@ -55,12 +56,12 @@ class NodeStore:
 
     def share(self, ids: Ids) -> None:
         """One more user each (a node named twice has two)."""
-        np.add.at(self._refs, ids[ids != NO_NODE], 1)
+        add_at(self._refs, ids[ids != NO_NODE], 1)
 
     def release(self, ids: Ids) -> None:
         """One user less each; nodes that nobody uses are free."""
         ids = ids[ids != NO_NODE]
-        np.subtract.at(self._refs, ids, 1)
+        add_at(self._refs, ids, -1)
         gone = np.unique(ids[self._refs[ids] == 0])
         self._free.extend(gone.tolist())
 

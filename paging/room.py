@@ -1,10 +1,9 @@
 """Is there room for a fault? Asked before anything is changed, so that a fault that cannot be served changes nothing."""
 
-import numpy as np
-
 from hybridkv.migration.prefetch import Prefetches
 from hybridkv.migration.reclaim import Reclaim
 from hybridkv.tiers.directory import Directory
+from hybridkv.tiers.directory.columns import add_at
 from hybridkv.tiers.errors import ResourceExhaustedError
 from hybridkv.tiers.extents import SlotUse
 from hybridkv.tiers.replacement import Rows
@@ -39,8 +38,8 @@ class Room:
 
     def _evictable(self, pool: int, size: int, want: int, staying: Rows) -> int:
         holds = self._directory.blocks.holds
-        np.add.at(holds, staying, 1)
+        add_at(holds, staying, 1)
         try:
             return len(self._directory.choice.victims(pool, size, want))
         finally:
-            np.subtract.at(holds, staying, 1)
+            add_at(holds, staying, -1)

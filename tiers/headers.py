@@ -30,6 +30,8 @@ from hybridkv.tiers.states import BlockState
 
 Indices = npt.NDArray[np.int64]
 U64s = npt.NDArray[np.uint64]
+Padded = tuple[npt.NDArray[np.void], npt.NDArray[np.uint16]]
+"""Keys with zeros up to MAX_KEY_BYTES (V64[n]), and their lengths (uint16[n])."""
 
 
 class HeaderRegion:
@@ -133,8 +135,8 @@ class HeaderRegion:
         indices: Indices,
         *,
         fingerprint: bytes,
-        keys: Sequence[bytes],
-        parents: Sequence[bytes],
+        keys: "Sequence[bytes] | Padded",
+        parents: "Sequence[bytes] | Padded",
         lengths: U64s,
         checksums: U64s,
         sealed_at: npt.NDArray[np.float64],
@@ -236,7 +238,9 @@ class HeaderRegion:
         return generations
 
 
-def _padded(field: str, values: Sequence[bytes], count: int) -> tuple[npt.NDArray[np.void], npt.NDArray[np.uint16]]:
+def _padded(field: str, values: Sequence[bytes] | Padded, count: int) -> Padded:
+    if isinstance(values, tuple):
+        return values
     widths = np.fromiter(map(len, values), np.int64, len(values))
     if len(values) != count or (count and widths.max() > MAX_KEY_BYTES):
         raise InvalidArgumentError(field, f"{len(values)} of {count} given; at most {MAX_KEY_BYTES} bytes each")

@@ -11,6 +11,7 @@ from typing import Any
 
 from hybridkv.migration.pressure import CGROUP, PROC, MemoryReading, read_host_memory
 from hybridkv.service.doctor.findings import Finding, Severity
+from hybridkv.tiers.device import memcopy
 
 Config = Mapping[str, Any]
 
@@ -31,7 +32,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """`locked_bytes` None: no limit. `cpus`: what the cgroup grants, None: no quota. `disk` None: no disk tier."""
+    """`locked_bytes` None: no limit. `cpus`: what the cgroup grants, None: no quota. `disk` None: no disk tier.
+    `compiled_copies`: this installation has the compiled copy loop."""
 
     machine: str
     shared_memory: Place
@@ -41,6 +43,7 @@ class HostFacts:
     files: int
     memory: tuple[MemoryReading, ...]
     cpus: float | None
+    compiled_copies: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ def read_host(config: Config, proc: Path = PROC, cgroup: Path = CGROUP) -> HostF
         files=files,
         memory=tuple(read_host_memory(proc, cgroup)),
         cpus=_cpus(cgroup),
+        compiled_copies=memcopy.is_compiled(),
     )
 
 
@@ -165,6 +169,11 @@ def _limits(facts: HostFacts) -> Iterator[Finding]:
         yield Finding(
             Severity.ADVICE, "processor", facts.machine, "call-free reads need x86-64", "reads make a call each here"
         )
+    if not facts.compiled_copies:
+        yield Finding(
+            Severity.ADVICE, "installation", "hybridkv.tiers.device", "the copy loop was not compiled when it was installed",
+            "install a C compiler and hybridkv again: a system call copies batches here, at 0.7 to 0.9 of the rate",
+        )  # fmt: skip
     if facts.files < MIN_FILES:
         yield Finding(
             Severity.ADVICE, "open files", "RLIMIT_NOFILE", f"{facts.files} files may be open",

@@ -96,8 +96,9 @@ def prompt(model: Path) -> Prompt:
 @pytest.fixture
 def clean(daemon: Daemon, engine: EngineProcess) -> Iterator[None]:
     """Nothing is cached when the test starts; nothing is held, and the laws hold, when it is over."""
-    daemon.clear()
     assert engine.do("forget")
+    assert_nothing_held(daemon)  # what an earlier test still stored is sealed, and goes with the rest
+    daemon.clear()
     yield
     assert_nothing_held(daemon)
 

@@ -13,6 +13,8 @@ from tests.engines.test_vllm import HIT, TOKENS, settled
 
 PROMPT = [(i * 7919) % 40_000 + 5 for i in range(TOKENS)]
 SMALL = {"max_model_len": 1024, "kv_cache_memory_bytes": 64 << 20}
+GROUPS = 2
+"""KV-cache groups of `tiny_models.hybrid`."""
 
 
 @pytest.fixture
@@ -30,12 +32,11 @@ def test_full_attention_beside_a_sliding_window(
     daemon: Daemon, settings: dict[str, Any], launch: LaunchEngine, hybrid: str
 ) -> None:
     engine = launch(settings, model=hybrid, **SMALL).started()
-    groups = len(engine.do("fingerprints"))
+    assert len(engine.do("fingerprints")) == GROUPS
     cold = engine.generate(PROMPT)[0]
-    settled(daemon, 10 * groups)
+    settled(daemon, 10 * GROUPS)
     assert engine.do("forget")
     warm = engine.generate(PROMPT)[0]
-    assert groups > 1
     assert (cold[1], warm[1]) == (0, HIT)
     assert warm[0] == cold[0]
     assert engine.do("forget")
@@ -48,10 +49,11 @@ def test_full_attention_beside_a_sliding_window(
 def test_two_ranks_in_processes_of_their_own(
     daemon: Daemon, settings: dict[str, Any], launch: LaunchEngine, hybrid: str
 ) -> None:
-    arguments = {"model": hybrid, "tensor_parallel_size": 2, "separate": True, **SMALL}
+    ranks = 2
+    arguments = {"model": hybrid, "tensor_parallel_size": ranks, "separate": True, **SMALL}
     first = launch(settings, **arguments).started()
     cold = first.generate(PROMPT)[0]
-    settled(daemon, 20)
+    settled(daemon, 10 * GROUPS * ranks)
     assert first.do("forget")
     assert first.generate(PROMPT)[0] == [cold[0], HIT, cold[2]]
     first.close()

@@ -8,7 +8,7 @@ import torch
 
 
 def hybrid(folder: Path, tokenizer: Path) -> Path:
-    """Full attention beside a sliding window of 64 tokens: two or more KV-cache groups."""
+    """Full attention beside a sliding window of 64 tokens: two KV-cache groups."""
     from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
     config = Gemma3TextConfig(

@@ -1,8 +1,9 @@
 """Copying many ranges of host memory in one call that holds no interpreter lock.
 
 A loop of `np.copyto` takes the lock once per block; beside one busy Python thread each taking costs a switch interval
-(5 ms), and 64 KiB blocks then move at about 13 MB/s. `process_vm_writev` on ourselves moves a whole batch per system
-call, and answers EFAULT where a memory copy would be SIGBUS (a page of a shared file that cannot be had).
+(5 ms), and 64 KiB blocks then move at about 13 MB/s. The loop is therefore compiled (`_copyloop.c`). Where it was installed
+without a compiler, `process_vm_writev` on ourselves moves a whole batch per system call: it pins every page, which makes it
+0.7 to 0.9 times as fast.
 """
 
 import ctypes
@@ -14,7 +15,14 @@ import numpy.typing as npt
 
 from hybridkv.tiers.device.base import Bytes, Offsets
 from hybridkv.tiers.device.batch import Runs
-from hybridkv.tiers.errors import UnavailableError
+from hybridkv.tiers.errors import InvalidArgumentError, UnavailableError
+
+try:
+    from hybridkv.tiers.device import _copyloop
+except ImportError:
+    _compiled = None
+else:
+    _compiled = _copyloop.copy_runs
 
 _IOV_MAX = 1024
 _ONE_BY_ONE_BYTES = 4 << 20  # from here on the lock's cost is lost in the copy's, and a plain copy is the faster
@@ -32,8 +40,28 @@ _libc.process_vm_writev.argtypes = (
 )
 
 
+def is_compiled() -> bool:
+    """Whether this installation has the compiled loop."""
+    return _compiled is not None
+
+
 def copy_runs(destination: Bytes, source: Bytes, runs: Runs) -> None:
-    """Copy every run from `source` to `destination`. Raises UnavailableError when a page cannot be had."""
+    """Copy every run from `source` to `destination`, both flat and contiguous, in order.
+
+    Raises InvalidArgumentError when a run leaves one of them, before anything is copied; without a compiled loop
+    UnavailableError when a page cannot be had, where a plain copy would be SIGBUS.
+    """
+    if _compiled is None:
+        _copy_uncompiled(destination, source, runs)
+        return
+    try:
+        to, at, lengths = (np.ascontiguousarray(column, np.int64) for column in runs)
+        _compiled(destination, source, to, at, lengths)
+    except ValueError as error:
+        raise InvalidArgumentError("runs", str(error)) from None
+
+
+def _copy_uncompiled(destination: Bytes, source: Bytes, runs: Runs) -> None:
     if len(runs.lengths) > 1 and int(runs.lengths.mean()) < _ONE_BY_ONE_BYTES:
         for first in range(0, len(runs.lengths), _IOV_MAX):
             part = Runs(*(column[first : first + _IOV_MAX] for column in runs))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridkv.tiers.directory.columns import Column
+from hybridkv.tiers.directory.columns import Column, add_at
 from hybridkv.tiers.directory.key_column import KeyColumn
 from hybridkv.tiers.directory.key_hash import KeyHash
 from hybridkv.tiers.directory.key_index import KeyIndex
@@ -226,7 +226,7 @@ class BlockTable:
         for tier, counts in enumerate(self.children_at):
             there = parents[tiers == tier]
             if len(there):
-                np.add.at(counts, there, change)
+                add_at(counts, there, change)
 
     def _orphan_children(self, parents: Rows) -> None:
         """Linear in the table, where there are any."""

@@ -74,3 +74,12 @@ class Column(Generic[T]):
             return plain
         reserved: NDArray[Any] = np.frombuffer(self._map, self._dtype).reshape(shape(reserve))
         return reserved
+
+
+def add_at(column: NDArray[Any], rows: NDArray[Any], change: int) -> None:
+    """Add `change` to the column of integers at each of `rows`; at a row that stands there twice, twice.
+
+    The change goes in as one of the column's own type: with a plain number NumPy takes ten times as long.
+    """
+    ufunc = np.add if change >= 0 else np.subtract
+    ufunc.at(column, rows, column.dtype.type(abs(change)))

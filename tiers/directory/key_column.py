@@ -33,6 +33,16 @@ class KeyColumn:
         """The keys of `rows`."""
         return as_list(self._words.values.take(rows, 0), self._lengths.values[rows])
 
+    def padded(self, rows: Rows, width: int) -> tuple[NDArray[np.void], NDArray[np.uint16]]:
+        """The keys of `rows` with zeros up to `width` bytes, at least the widest key's, and their lengths: V{width}[n],
+        uint16[n]."""
+        lengths = self._lengths.values[rows]
+        words = self._words.values.take(rows, 0)
+        words[lengths == 0] = 0
+        found = np.zeros((len(rows), width // WORD_BYTES), np.uint64)
+        found[:, : words.shape[1]] = words
+        return found.view(f"V{width}").ravel(), lengths.astype(np.uint16)
+
     def words(self, rows: Rows) -> Words:
         return self._words.values.take(rows, 0)
 

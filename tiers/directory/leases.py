@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from hybridkv.tiers.directory.accesses import Accesses
 from hybridkv.tiers.directory.blocks import NO_SLOT
 from hybridkv.tiers.directory.books import MappedBook
+from hybridkv.tiers.directory.columns import add_at
 from hybridkv.tiers.directory.copies import Copies
 from hybridkv.tiers.directory.holds import Lease, Session
 from hybridkv.tiers.directory.state import State
@@ -47,7 +48,7 @@ class Leases:
         rows = lease.rows[positions]
         lease.pools[positions] = pool
         lease.held[positions] = True
-        np.add.at(self._state.blocks.leases[pool], rows, 1)
+        add_at(self._state.blocks.leases[pool], rows, 1)
         self._tell_headers(rows, pool)
         session = self._state.ledger.sessions[lease.session]
         self._accesses.join(session, lease.request, rows, max(0.0, lease.expires_at - self._state.clock.now()))
@@ -115,7 +116,7 @@ class Leases:
     def _let_go(self, lease: Lease) -> None:
         for pool in _distinct(lease.pools[lease.held]):
             rows = lease.rows[lease.held & (lease.pools == pool)]
-            np.subtract.at(self._state.blocks.leases[pool], rows, 1)
+            add_at(self._state.blocks.leases[pool], rows, -1)
             self._tell_headers(rows, pool)
         lease.held[:] = False
         lease.rows[:] = NO_ROW

@@ -36,7 +36,7 @@ _QUEUED, _RUNNING = Stage.QUEUED, Stage.RUNNING
 
 
 _REMOVED = BlockState.REMOVED
-_ROW, _TARGET_SLOT = attrgetter("row"), attrgetter("target_slot")
+_ROW, _TARGET_SLOT, _KEEPS, _DEADLINE = map(attrgetter, ("row", "target_slot", "keep_source", "give_up_at"))
 
 
 @dataclass(slots=True, eq=False)
@@ -146,10 +146,10 @@ class Moves:
         for leases in blocks.leases:
             in_use |= leases[rows] > 0
         if in_use.any():
-            look |= in_use & np.fromiter((not transfer.keep_source for transfer in transfers), np.bool_, len(rows))
-        deadlines = [transfer.give_up_at is not None for transfer in transfers]
-        if any(deadlines):
-            look |= np.array(deadlines, np.bool_)
+            look |= in_use & ~np.fromiter(map(_KEEPS, transfers), np.bool_, len(rows))
+        deadlines = [*map(_DEADLINE, transfers)]
+        if deadlines.count(None) < len(deadlines):
+            look |= np.array([at is not None for at in deadlines], np.bool_)
         doubtful: list[int] = np.flatnonzero(look).tolist()
         return doubtful
 
@@ -200,7 +200,7 @@ class Moves:
             point("move.relocated", *way)
             return
         point("move.committed", *way)
-        leaving = np.fromiter((not transfer.keep_source for transfer in arrived), np.bool_, len(arrived))
+        leaving = ~np.fromiter(map(_KEEPS, arrived), np.bool_, len(arrived))
         # A lease taken meanwhile wins: its copy stays, and the block simply has one copy more.
         leaving &= blocks.leases[first.source][rows] == 0
         self._state.feed.moved(arrived, rows, leaving)

@@ -37,6 +37,7 @@ HOSTS: list[tuple[dict[str, Any], dict[str, Any], str, Severity]] = [
     ({"disk": Place("/data", "nfs4", 100 * GIB, True)}, {}, "disk", Severity.BAD),
     ({"disk": Place("/data", "tmpfs", 100 * GIB, True)}, {}, "disk", Severity.ADVICE),
     ({"machine": "aarch64"}, {}, "processor", Severity.ADVICE),
+    ({"compiled_copies": False}, {}, "installation", Severity.ADVICE),
     ({"files": 256}, {}, "open files", Severity.ADVICE),
     ({"cpus": 0.5}, {}, "cgroup cpu", Severity.ADVICE),
 ]

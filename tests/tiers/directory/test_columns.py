@@ -1,11 +1,12 @@
 """Columns: they grow over the same memory, move when outgrown, and are plain arrays where the host reserves nothing."""
 
 import mmap
+from typing import Any
 
 import numpy as np
 import pytest
 
-from hybridkv.tiers.directory.columns import Column
+from hybridkv.tiers.directory.columns import Column, add_at
 
 
 def test_it_grows_in_place_and_new_rows_hold_the_fill() -> None:
@@ -65,3 +66,14 @@ def test_released_pages_read_as_zeros_and_their_neighbours_stay() -> None:
     assert (column.values[:per_page] == 5).all()
     assert not column.values[per_page : 3 * per_page].any()
     assert (column.values[3 * per_page :] == 5).all()
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.uint32, np.int64])
+def test_adding_at_rows_that_stand_there_twice(dtype: type[np.integer[Any]]) -> None:
+    column = np.full(5, 3, dtype)
+    add_at(column, np.array([0, 2, 2]), 1)
+    assert column.tolist() == [4, 3, 5, 3, 3]
+    add_at(column, np.array([0, 2, 2, 4], np.int32), -1)
+    assert column.tolist() == [3, 3, 3, 3, 2]
+    add_at(column, np.zeros(0, np.int64), 1)
+    assert column.dtype == dtype
