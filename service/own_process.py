@@ -4,7 +4,6 @@ import ctypes
 import gc
 import os
 import resource
-import sys
 import time
 
 from hybridkv.tiers.process import own_start_time
@@ -13,10 +12,6 @@ DESCRIPTORS = 65_536
 
 TRIM_EVERY_S = 30.0
 """Between two times that freed memory is given back to the host."""
-
-SWITCH_INTERVAL_S = 0.0005
-"""How long a thread may keep the interpreter while another one waits for it. Python's own 5 ms are many calls' time: an
-acquire that comes while a lane commits waited for all of them."""
 
 _libc = ctypes.CDLL(None)
 
@@ -28,11 +23,6 @@ def allow_descriptors() -> None:
     most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
-def share_the_interpreter() -> None:
-    """Threads hand the interpreter over after `SWITCH_INTERVAL_S`. For processes of our own: it is the whole process's."""
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
 
 
 def spare_collections() -> None:

@@ -13,7 +13,6 @@ from hybridkv.service.own_process import (
     allow_descriptors,
     give_back_freed_memory,
     process_start,
-    share_the_interpreter,
     spare_collections,
 )
 
@@ -42,7 +41,6 @@ async def _run(
         return Host(chosen, inherit=warm and not cold, bequeath=warm)
 
     allow_descriptors()
-    share_the_interpreter()
     daemon = Daemon(config, sources, make_host=make_host, started_at=process_start(), load=load)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, daemon.request_reload)

@@ -50,6 +50,18 @@ def test_a_column_gives_back_what_was_put_and_widens(width: int) -> None:
     assert column[7] == b""
 
 
+@pytest.mark.parametrize("width", [8, 9, 33, 64])
+def test_padded_keys_have_zeros_behind_them_and_none_where_there_is_no_key(width: int) -> None:
+    column = KeyColumn()
+    column.extend(4)
+    keys = _keys(3, width)
+    column.put(np.array([0, 1, 2]), PackedKeys.of(keys))
+    column.clear(np.array([1]))
+    values, lengths = column.padded(np.array([2, 1, 0, 3]), 64)
+    assert [value.tobytes() for value in values] == [key.ljust(64, b"\0") for key in (keys[2], b"", keys[0], b"")]
+    assert lengths.tolist() == [width, 0, width, 0]
+
+
 def test_a_narrow_key_in_a_wide_column_leaves_nothing_of_the_one_before() -> None:
     column = KeyColumn()
     column.extend(1)
