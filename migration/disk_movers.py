@@ -19,6 +19,7 @@ from hybridkv.tiers.states import Reason
 
 _READERS = 2
 _LEAST_SHARE_BYTES = 512 << 10  # less is not worth a second thread
+_LEAST_SHARED_BLOCK_BYTES = 128 << 10  # smaller ones are mostly Python: two threads wait for each other
 
 
 class DiskWriter:
@@ -168,17 +169,20 @@ class DiskWriter:
 
 
 class DiskReader:
-    """Disk → CPU; what fails its checksum is lost and never readable. Two threads read: the device answers several
-    requests at once, and checksums are computed meanwhile."""
+    """Disk → CPU; what fails its checksum is lost and never readable. Two threads read large blocks: the device answers
+    several requests at once, and checksums are computed meanwhile. Small ones are announced to the kernel in any case."""
 
     def __init__(self, memory: Memory, watch: DiskWatch) -> None:
         self._memory = memory
         self._watch = watch
         self._readers = ThreadPoolExecutor(_READERS, "hybridkv-reader")
+        self._alone = ThreadPoolExecutor(1, "hybridkv-small-reader")
 
     def start(self, batch: Cargo) -> Landing:
         if batch.nbytes < _READERS * _LEAST_SHARE_BYTES:
             return partial(self._read_here, batch)
+        if batch.size < _LEAST_SHARED_BLOCK_BYTES:
+            return partial(self._land, [self._alone.submit(self._read, batch, slice(None))])
         share = -(-len(batch) // _READERS)
         parts = [slice(first, first + share) for first in range(0, len(batch), share)]
         return partial(self._land, [self._readers.submit(self._read, batch, part) for part in parts])
@@ -208,6 +212,7 @@ class DiskReader:
     def close(self) -> None:
         """The store is the memory's to close."""
         self._readers.shutdown()
+        self._alone.shutdown()
 
 
 _CARRIED = {
