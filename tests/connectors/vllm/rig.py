@@ -28,6 +28,7 @@ BLOCK_TOKENS = 16
 LAYERS = 3
 BLOCKS = 64
 HEADS, DIM = 2, 32
+SENT_WITHIN_S = 30.0
 
 
 class FakeRequest:
@@ -178,10 +179,13 @@ class FakeEngine:
         return results
 
     def idle_until_sent(self, request_id: str) -> None:
-        """Empty steps, as vLLM makes them while it keeps a finished request's blocks."""
-        for _ in range(10_000):
+        """Empty steps, as vLLM makes them while it keeps a finished request's blocks: a store may wait for room below, and
+        needs the interpreter's lock now and then."""
+        until = time.monotonic() + SENT_WITHIN_S
+        while time.monotonic() < until:
             if request_id in self.run(Output()).sent:
                 return
+            time.sleep(0.0005)
         raise AssertionError(f"{request_id} was never reported")
 
     # -------------------------------------------------------------------------------------------- whole requests
