@@ -6,6 +6,7 @@ STAMP := $(VENV)/.installed
 ENGINES_VENV ?= .venv-engines
 ENGINES_BIN := $(ENGINES_VENV)/bin
 ENGINES_STAMP := $(ENGINES_VENV)/.installed
+COMPILED := tiers/device/_copyloop*.so
 
 .PHONY: setup setup-engines demo test test-engines peers check-fast fuzz proto gpu-check soak clean
 
@@ -17,6 +18,7 @@ $(STAMP): pyproject.toml setup.py tiers/device/_copyloop.c constraints.txt requi
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -c constraints.txt setuptools
 	$(BIN)/pip install -q -c constraints.txt torch
+	rm -f $(COMPILED)
 	$(BIN)/pip install -q -c constraints.txt -r requirements-dev.txt -e '.[plot]'
 	$(BIN)/python -m compileall -q tiers migration paging service connectors benchmarks proto src/hybridkv/__init__.py
 	touch $(STAMP)
@@ -38,6 +40,7 @@ setup-engines: $(ENGINES_STAMP)
 
 $(ENGINES_STAMP): pyproject.toml setup.py tiers/device/_copyloop.c constraints-engines.txt requirements-engines.txt
 	$(PYTHON) -m venv $(ENGINES_VENV)
+	rm -f $(COMPILED)
 	$(ENGINES_BIN)/pip install -q -c constraints-engines.txt -r requirements-engines.txt -e . || { \
 	  echo "make test-engines: pip cannot install what requirements-engines.txt names (see its message above):" >&2; \
 	  grep -v '^#' requirements-engines.txt >&2; exit 1; }
@@ -68,4 +71,5 @@ peers:
 	benchmarks/peers/install.sh .peers
 
 clean:
+	rm -f $(COMPILED) $(STAMP) $(ENGINES_STAMP)
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

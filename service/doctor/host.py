@@ -172,7 +172,8 @@ def _limits(facts: HostFacts) -> Iterator[Finding]:
     if not facts.compiled_copies:
         yield Finding(
             Severity.ADVICE, "installation", "hybridkv.tiers.device", "the copy loop was not compiled when it was installed",
-            "install a C compiler and hybridkv again: a system call copies batches here, at 0.7 to 0.9 of the rate",
+            "install a C compiler and Python's headers, then hybridkv again (make clean setup, or pip install "
+            "--force-reinstall --no-cache-dir): a system call copies batches here, at 0.7 to 0.9 of the rate",
         )  # fmt: skip
     if facts.files < MIN_FILES:
         yield Finding(

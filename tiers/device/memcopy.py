@@ -48,8 +48,9 @@ def is_compiled() -> bool:
 def copy_runs(destination: Bytes, source: Bytes, runs: Runs) -> None:
     """Copy every run from `source` to `destination`, both flat and contiguous, in order.
 
-    Raises InvalidArgumentError when a run leaves one of them, before anything is copied; without a compiled loop
-    UnavailableError when a page cannot be had, where a plain copy would be SIGBUS.
+    Runs must lie within both, and the destination be writable. The compiled loop raises InvalidArgumentError otherwise, before
+    anything is copied; the system call does not look, but raises UnavailableError when a page cannot be had, where the compiled
+    loop is SIGBUS, as any copy is.
     """
     if _compiled is None:
         _copy_uncompiled(destination, source, runs)
