@@ -62,7 +62,7 @@ class PlainFile:
     """One file with the bytes of `count` blocks, written in order; read block by block in random order.
 
     Each `write` makes a new file, and the ones before stay, as what a tier has stored stays: a file that is removed first
-    leaves pages in the page cache that are still in the processor's caches, and the next one takes these.
+    leaves pages that the host has backed already, and the next one takes these.
     """
 
     def __init__(self, path: Path, block_bytes: int, count: int) -> None:

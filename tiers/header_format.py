@@ -12,7 +12,7 @@ header looks like that nobody has written.
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,14 @@ SESSION_COUNT = 1024
 MAX_EXTENTS = 1 << 16  # a translation holds the extent in 16 bits
 MAX_KEY_BYTES = 64
 FINGERPRINT_BYTES = 32
+
+
+class PaddedKeys(NamedTuple):
+    """Keys as headers have them: zeros up to MAX_KEY_BYTES (V64[n]), and their lengths (uint16[n]); 0: none."""
+
+    values: npt.NDArray[np.void]
+    lengths: npt.NDArray[np.uint16]
+
 
 HEADER_DTYPE = np.dtype(
     {

@@ -20,6 +20,7 @@ from hybridkv.tiers.header_format import (
     MAX_KEY_BYTES,
     PAGE_BYTES,
     HeaderLayout,
+    PaddedKeys,
     tables,
 )
 from hybridkv.tiers.points import point
@@ -30,8 +31,6 @@ from hybridkv.tiers.states import BlockState
 
 Indices = npt.NDArray[np.int64]
 U64s = npt.NDArray[np.uint64]
-Padded = tuple[npt.NDArray[np.void], npt.NDArray[np.uint16]]
-"""Keys with zeros up to MAX_KEY_BYTES (V64[n]), and their lengths (uint16[n])."""
 
 
 class HeaderRegion:
@@ -135,8 +134,8 @@ class HeaderRegion:
         indices: Indices,
         *,
         fingerprint: bytes,
-        keys: "Sequence[bytes] | Padded",
-        parents: "Sequence[bytes] | Padded",
+        keys: Sequence[bytes] | PaddedKeys,
+        parents: Sequence[bytes] | PaddedKeys,
         lengths: U64s,
         checksums: U64s,
         sealed_at: npt.NDArray[np.float64],
@@ -238,10 +237,10 @@ class HeaderRegion:
         return generations
 
 
-def _padded(field: str, values: Sequence[bytes] | Padded, count: int) -> Padded:
-    if isinstance(values, tuple):
+def _padded(field: str, values: Sequence[bytes] | PaddedKeys, count: int) -> PaddedKeys:
+    if isinstance(values, PaddedKeys):
         return values
     widths = np.fromiter(map(len, values), np.int64, len(values))
     if len(values) != count or (count and widths.max() > MAX_KEY_BYTES):
         raise InvalidArgumentError(field, f"{len(values)} of {count} given; at most {MAX_KEY_BYTES} bytes each")
-    return np.array(values, f"S{MAX_KEY_BYTES}").view(f"V{MAX_KEY_BYTES}"), widths.astype(np.uint16)
+    return PaddedKeys(np.array(values, f"S{MAX_KEY_BYTES}").view(f"V{MAX_KEY_BYTES}"), widths.astype(np.uint16))

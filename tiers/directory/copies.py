@@ -6,7 +6,6 @@ from hybridkv.tiers.directory.blocks import NO_SLOT
 from hybridkv.tiers.directory.books import DiskBook, MappedBook, Slots
 from hybridkv.tiers.directory.state import State
 from hybridkv.tiers.extents import SlotUse
-from hybridkv.tiers.header_format import MAX_KEY_BYTES
 from hybridkv.tiers.points import point
 from hybridkv.tiers.replacement import Rows
 from hybridkv.tiers.states import BlockState, Reason, Tier
@@ -47,8 +46,8 @@ class Copies:
         book.headers.publish(
             book.table.header_indices(slots),
             fingerprint=space.fingerprint,
-            keys=blocks.keys.padded(rows, MAX_KEY_BYTES),
-            parents=blocks.parent_keys.padded(rows, MAX_KEY_BYTES),
+            keys=blocks.keys.padded(rows),
+            parents=blocks.parent_keys.padded(rows),
             lengths=np.full(len(rows), space.block_bytes, np.uint64),
             checksums=blocks.checksum[rows],
             sealed_at=blocks.sealed_at[rows],

@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from hybridkv.tiers.directory.columns import Column
 from hybridkv.tiers.directory.packed import WORD_BYTES, PackedKeys, Words, as_list
+from hybridkv.tiers.header_format import MAX_KEY_BYTES, PaddedKeys
 from hybridkv.tiers.replacement import Rows
 
 _FIRST_WORDS = 2
@@ -33,15 +34,14 @@ class KeyColumn:
         """The keys of `rows`."""
         return as_list(self._words.values.take(rows, 0), self._lengths.values[rows])
 
-    def padded(self, rows: Rows, width: int) -> tuple[NDArray[np.void], NDArray[np.uint16]]:
-        """The keys of `rows` with zeros up to `width` bytes, at least the widest key's, and their lengths: V{width}[n],
-        uint16[n]."""
+    def padded(self, rows: Rows) -> PaddedKeys:
+        """The keys of `rows` as headers have them."""
         lengths = self._lengths.values[rows]
         words = self._words.values.take(rows, 0)
         words[lengths == 0] = 0
-        found = np.zeros((len(rows), width // WORD_BYTES), np.uint64)
+        found = np.zeros((len(rows), MAX_KEY_BYTES // WORD_BYTES), np.uint64)
         found[:, : words.shape[1]] = words
-        return found.view(f"V{width}").ravel(), lengths.astype(np.uint16)
+        return PaddedKeys(found.view(f"V{MAX_KEY_BYTES}").ravel(), lengths.astype(np.uint16))
 
     def words(self, rows: Rows) -> Words:
         return self._words.values.take(rows, 0)

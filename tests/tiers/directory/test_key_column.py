@@ -57,7 +57,7 @@ def test_padded_keys_have_zeros_behind_them_and_none_where_there_is_no_key(width
     keys = _keys(3, width)
     column.put(np.array([0, 1, 2]), PackedKeys.of(keys))
     column.clear(np.array([1]))
-    values, lengths = column.padded(np.array([2, 1, 0, 3]), 64)
+    values, lengths = column.padded(np.array([2, 1, 0, 3]))
     assert [value.tobytes() for value in values] == [key.ljust(64, b"\0") for key in (keys[2], b"", keys[0], b"")]
     assert lengths.tolist() == [width, 0, width, 0]
 
